@@ -1,0 +1,1 @@
+"""Invariant Information Clustering: objective, networks, data, pairs, loop, evaluation, run folders."""
