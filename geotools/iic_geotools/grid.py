@@ -1,0 +1,165 @@
+"""The tile grid: rectangles of pure integers, no raster in sight.
+
+A map must not depend on how it was tiled. A network with a receptive field reaching `halo` pixels and a
+`stride` gives a tile's core exactly the labels of the whole image if the pixels read around the core
+
+- reach `halo` pixels further on each side, or to the edge of the scene where that is nearer,
+- start at a multiple of `stride`, and end at one or at the edge of the scene,
+- are never padded.
+
+`Grid` cuts a region of a scene into such tiles, `Grid.parts` groups them into the pieces a run writes at once.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from iic_geotools.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Rect:
+    """A rectangle of pixels: column and row of its first pixel, width and height."""
+
+    col: int
+    row: int
+    width: int
+    height: int
+
+    @property
+    def right(self) -> int:
+        """First column past the rectangle."""
+        return self.col + self.width
+
+    @property
+    def bottom(self) -> int:
+        """First row past the rectangle."""
+        return self.row + self.height
+
+    @property
+    def empty(self) -> bool:
+        """Whether it holds no pixel."""
+        return self.width <= 0 or self.height <= 0
+
+    @property
+    def area(self) -> int:
+        """Number of pixels."""
+        return 0 if self.empty else self.width * self.height
+
+    def intersection(self, other: "Rect") -> "Rect":
+        """The pixels in both; `empty` where they do not meet."""
+        col, row = max(self.col, other.col), max(self.row, other.row)
+        right, bottom = min(self.right, other.right), min(self.bottom, other.bottom)
+        return Rect(col, row, max(0, right - col), max(0, bottom - row))
+
+    def relative_to(self, origin: "Rect") -> "Rect":
+        """The same pixels, counted from the first pixel of `origin`."""
+        return Rect(self.col - origin.col, self.row - origin.row, self.width, self.height)
+
+    @property
+    def slices(self) -> tuple[slice, slice]:
+        """Rows and columns, to index an array whose first pixel is (0, 0)."""
+        return slice(self.row, self.bottom), slice(self.col, self.right)
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """`core` is what the tile decides, `read` the pixels that it needs for it; both in scene pixels."""
+
+    core: Rect
+    read: Rect
+
+    @property
+    def crop(self) -> tuple[slice, slice]:
+        """Where the core lies in an array of the pixels read."""
+        return self.core.relative_to(self.read).slices
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Consecutive tiles of one row: the piece of a map that is written, and done or not done, at once."""
+
+    index: int
+    rect: Rect
+    tiles: tuple[Tile, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Tiles over `region` (by default all) of a scene of `width` x `height` pixels.
+
+    Cores are squares of `tile` pixels counted from the region's first pixel, clipped to the region; they
+    cover it exactly once. `tile`, `halo` and `region` may be any integers: alignment to `stride` is a matter
+    of what is read, not of where a core starts.
+    """
+
+    width: int
+    height: int
+    tile: int
+    halo: int
+    stride: int
+    region: Rect | None = None
+
+    def __post_init__(self) -> None:
+        if min(self.width, self.height, self.tile, self.stride) < 1 or self.halo < 0:
+            raise UsageError(
+                f"A grid needs positive sides, tile and stride and a halo of at least 0, not {self}."
+            )
+        if self.area.empty or self.area != self.area.intersection(self.scene):
+            raise UsageError(
+                f"The region {self.area} does not lie inside a scene of {self.width} x {self.height} px."
+            )
+
+    @property
+    def scene(self) -> Rect:
+        """The whole scene."""
+        return Rect(0, 0, self.width, self.height)
+
+    @property
+    def area(self) -> Rect:
+        """The region that is tiled."""
+        return self.scene if self.region is None else self.region
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns of tiles."""
+        return -(-self.area.height // self.tile), -(-self.area.width // self.tile)
+
+    @property
+    def read_side(self) -> int:
+        """The longest side a tile can have to read."""
+        return min(max(self.width, self.height), self.tile + 2 * self.halo + 2 * (self.stride - 1))
+
+    def __len__(self) -> int:
+        rows, columns = self.shape
+        return rows * columns
+
+    def at(self, row: int, column: int) -> Tile:
+        """The tile in a row and column of tiles."""
+        area = self.area
+        square = Rect(area.col + column * self.tile, area.row + row * self.tile, self.tile, self.tile)
+        core = square.intersection(area)
+        col, right = self._span(core.col, core.right, self.width)
+        top, bottom = self._span(core.row, core.bottom, self.height)
+        return Tile(core, Rect(col, top, right - col, bottom - top))
+
+    def _span(self, start: int, stop: int, limit: int) -> tuple[int, int]:
+        first = max(0, start - self.halo) // self.stride * self.stride
+        last = -(-(stop + self.halo) // self.stride) * self.stride
+        return first, min(last, limit)
+
+    def __iter__(self) -> Iterator[Tile]:
+        rows, columns = self.shape
+        return (self.at(row, column) for row in range(rows) for column in range(columns))
+
+    def parts(self, most_tiles: int) -> Iterator[Part]:
+        """Runs of at most `most_tiles` tiles of one row, in reading order."""
+        rows, columns = self.shape
+        index = 0
+        for row in range(rows):
+            for first in range(0, columns, most_tiles):
+                tiles = tuple(
+                    self.at(row, column) for column in range(first, min(first + most_tiles, columns))
+                )
+                start, end = tiles[0].core, tiles[-1].core
+                yield Part(index, Rect(start.col, start.row, end.right - start.col, start.height), tiles)
+                index += 1
