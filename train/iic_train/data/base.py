@@ -66,6 +66,27 @@ class Dataset:
     test: Images
     classes: tuple[str, ...]
 
+    @classmethod
+    def of_labelled(
+        cls,
+        name: str,
+        train: Images,
+        test: Images,
+        classes: tuple[str, ...],
+        *,
+        dense: bool,
+        overcluster: bool,
+    ) -> "Dataset":
+        """Lay out a data set that is labelled throughout, as both protocols of the paper ask.
+
+        Without labels in training nothing can be overfitted to them, so the unsupervised protocol trains,
+        matches and tests on everything; overclustering keeps the test part apart.
+        """
+        if overcluster:
+            return cls(name, dense, train, train, map=train, test=test, classes=classes)
+        everything = Joined(train, test)
+        return cls(name, dense, everything, everything, map=everything, test=everything, classes=classes)
+
     @property
     def channels(self) -> tuple[str, ...]:
         """Names of the channels in order."""

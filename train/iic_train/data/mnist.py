@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iic_geotools.errors import DataError
-from iic_train.data.base import Arrays, Dataset, Images, Joined
+from iic_train.data.base import Arrays, Dataset, Images
 
 _FOLDERS = ("MNIST/raw", "mnist", ".")
 _DTYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
@@ -17,12 +17,14 @@ _DTYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E
 
 def read(name: str, root: Path, *, overcluster: bool, unlabelled: bool) -> Dataset:
     """Open MNIST under `root`; there are no images without labels, so `unlabelled` changes nothing."""
-    train, test = _part(root, "train"), _part(root, "t10k")
-    everything = Joined(train, test)
-    classes = tuple(str(digit) for digit in range(10))
-    if overcluster:
-        return Dataset(name, False, train, train, map=train, test=test, classes=classes)
-    return Dataset(name, False, everything, everything, map=everything, test=everything, classes=classes)
+    return Dataset.of_labelled(
+        name,
+        _part(root, "train"),
+        _part(root, "t10k"),
+        classes=tuple(str(digit) for digit in range(10)),
+        dense=False,
+        overcluster=overcluster,
+    )
 
 
 def _part(root: Path, part: str) -> Images:
