@@ -1,0 +1,255 @@
+"""How well clusters agree with labels that training never saw.
+
+Everything is read off confusion matrices filled in one pass over the images: one a sub-head, and for the
+curve over the share of labels one a random subset.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from iic_geotools.errors import DataError, UsageError
+from iic_train.data.base import Dataset, Images
+from iic_train.metrics import (
+    Confusion,
+    Counts,
+    Scores,
+    adjusted_rand_index,
+    many_to_one,
+    normalised_mutual_information,
+    one_to_one,
+    score,
+)
+
+Predict = Callable[[Tensor], Tensor]
+"""From raw images [N, C, H, W] to clusters, [S, N] or [S, N, H, W] with S sub-heads."""
+
+LABEL_FRACTIONS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+_REPEATS = 10
+
+
+@dataclass(frozen=True)
+class SubHead:
+    """Figures of one sub-head on the test part.
+
+    Attributes:
+        one_to_one: Scores after Hungarian matching on the mapping part.
+        many_to_one: Scores after giving each cluster its majority class on the mapping part.
+        nmi: Normalised mutual information of cluster and class; needs no matching.
+        ari: Adjusted Rand index; needs no matching.
+        occupancy: Share of the test part in each cluster.
+        mapping: The class of each cluster by the protocol of the run; -1 for a cluster without one.
+    """
+
+    one_to_one: Scores
+    many_to_one: Scores
+    nmi: float
+    ari: float
+    occupancy: tuple[float, ...]
+    mapping: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class FewerLabels:
+    """Accuracy when clusters are named with a random share of the labels: mean and deviation of ten draws."""
+
+    fraction: float
+    accuracy: float
+    deviation: float
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What `evaluate_clusters` found.
+
+    Attributes:
+        protocol: `one_to_one` (unsupervised) or `many_to_one` (overclustering): which scores are the result.
+        classes: Names of the classes.
+        sub_heads: Figures of each sub-head.
+        chosen: The sub-head that was chosen without labels, by its loss.
+        fewer_labels: Accuracy of the chosen sub-head against the share of labels used to name its clusters.
+    """
+
+    protocol: str
+    classes: tuple[str, ...]
+    sub_heads: tuple[SubHead, ...]
+    chosen: int
+    fewer_labels: tuple[FewerLabels, ...] = ()
+
+    def scores(self, sub_head: int) -> Scores:
+        """Return the scores of a sub-head under the protocol."""
+        found = self.sub_heads[sub_head]
+        return found.one_to_one if self.protocol == "one_to_one" else found.many_to_one
+
+    @property
+    def accuracy(self) -> float:
+        """Accuracy of the sub-head chosen without labels: the figure to report."""
+        return self.scores(self.chosen).accuracy
+
+    @property
+    def accuracies(self) -> tuple[float, ...]:
+        """Accuracy of each sub-head."""
+        return tuple(self.scores(index).accuracy for index in range(len(self.sub_heads)))
+
+    @property
+    def label_picked(self) -> int:
+        """The sub-head whose accuracy is highest: knowing it takes the labels."""
+        return int(np.argmax(self.accuracies))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything as plain values, the derived figures included."""
+        accuracies = np.array(self.accuracies)
+        return {
+            **asdict(self),
+            "accuracy": self.accuracy,
+            "mean": float(accuracies.mean()),
+            "deviation": float(accuracies.std()),
+            "label_picked": {"sub_head": self.label_picked, "accuracy": float(accuracies.max())},
+        }
+
+
+def evaluate_clusters(
+    predict: Predict,
+    dataset: Dataset,
+    clusters: int,
+    *,
+    overcluster: bool = False,
+    chosen: int = 0,
+    crop: int | None = None,
+    batch_size: int = 500,
+    device: torch.device | str = "cpu",
+    seed: int = 0,
+) -> Evaluation:
+    """Name the clusters on the mapping part of a data set and score them on its test part.
+
+    Args:
+        predict: Turns raw images into clusters, one answer a sub-head.
+        dataset: Its `map` and `test` parts are used.
+        clusters: Number of clusters of each sub-head.
+        overcluster: Report many-to-one matching, since there are more clusters than classes.
+        chosen: The sub-head that was chosen by its loss.
+        crop: Side of the central square to look at; None means whole images.
+        batch_size: Images predicted at once.
+        device: Where `predict` wants its images.
+        seed: Of the random shares of labels.
+
+    Raises:
+        DataError: The data set has no labels.
+    """
+    classes = len(dataset.classes)
+    same = dataset.map is dataset.test
+    draws = _bucket_draws(len(dataset.map), seed)
+    shares = [Confusion(len(LABEL_FRACTIONS) * clusters, classes, device) for _ in draws]
+    mapped: list[Confusion] = []
+    for predicted, labels, indices in _predictions(predict, dataset.map, crop, batch_size, device):
+        mapped = mapped or [Confusion(clusters, classes, device) for _ in predicted]
+        for confusion, answer in zip(mapped, predicted, strict=True):
+            confusion.add(answer, labels)
+        for share, buckets in zip(shares, draws, strict=True):
+            bucket = torch.from_numpy(buckets[indices]).to(device)
+            bucket = bucket.view(-1, *[1] * (labels.ndim - 1))
+            share.add(bucket * clusters + predicted[chosen], labels)
+    tested = mapped
+    if not same:
+        tested = [Confusion(clusters, classes, device) for _ in mapped]
+        for predicted, labels, _ in _predictions(predict, dataset.test, crop, batch_size, device):
+            for confusion, answer in zip(tested, predicted, strict=True):
+                confusion.add(answer, labels)
+    if not mapped or not mapped[0].counts.any() or not tested[0].counts.any():
+        raise DataError(f"The data set {dataset.name} has no labels to evaluate with.")
+    if not 0 <= chosen < len(mapped):
+        raise UsageError(f"There is no sub-head {chosen}: the network has {len(mapped)}.")
+    test = tested[chosen].counts
+    return Evaluation(
+        protocol="many_to_one" if overcluster else "one_to_one",
+        classes=dataset.classes,
+        sub_heads=tuple(
+            _sub_head(a.counts, b.counts, overcluster) for a, b in zip(mapped, tested, strict=True)
+        ),
+        chosen=chosen,
+        fewer_labels=_fewer_labels([share.counts for share in shares], test, overcluster),
+    )
+
+
+def _sub_head(mapped: Counts, tested: Counts, overcluster: bool) -> SubHead:
+    single, multiple = one_to_one(mapped), many_to_one(mapped)
+    return SubHead(
+        one_to_one=score(tested, single),
+        many_to_one=score(tested, multiple),
+        nmi=normalised_mutual_information(tested),
+        ari=adjusted_rand_index(tested),
+        occupancy=tuple((tested.sum(1) / tested.sum()).tolist()),
+        mapping=tuple((multiple if overcluster else single).tolist()),
+    )
+
+
+def _bucket_draws(count: int, seed: int) -> list[NDArray[np.int64]]:
+    """For each draw, the smallest share of labels that contains each image: larger shares contain it too."""
+    rng = np.random.default_rng(seed)
+    limits = np.maximum(1, np.round(np.array(LABEL_FRACTIONS) * count))
+    return [np.searchsorted(limits, rng.permutation(count) + 1) for _ in range(_REPEATS)]
+
+
+def _fewer_labels(shares: Sequence[Counts], tested: Counts, overcluster: bool) -> tuple[FewerLabels, ...]:
+    match = many_to_one if overcluster else one_to_one
+    accuracy = np.array(
+        [
+            [score(tested, match(part)).accuracy for part in share.reshape(-1, *tested.shape).cumsum(0)]
+            for share in shares
+        ]
+    )
+    return tuple(
+        FewerLabels(fraction, float(mean), float(deviation))
+        for fraction, mean, deviation in zip(LABEL_FRACTIONS, accuracy.mean(0), accuracy.std(0), strict=True)
+    )
+
+
+def _predictions(
+    predict: Predict, images: Images, crop: int | None, batch_size: int, device: torch.device | str
+) -> Iterator[tuple[Tensor, Tensor, NDArray[np.int64]]]:
+    """Clusters, labels and indices of the labelled images, a batch at a time."""
+    for pixels, labels, indices in labelled_batches(images, batch_size, crop):
+        with torch.inference_mode():
+            yield predict(pixels.to(device)), labels.to(device), indices
+
+
+def labelled_batches(
+    images: Images, batch_size: int, crop: int | None = None
+) -> Iterator[tuple[Tensor, Tensor, NDArray[np.int64]]]:
+    """Yield (images [N, C, H, W], labels [N] or [N, H, W], indices) of what is labelled, in order.
+
+    A batch holds images of one size; it ends early where the size changes.
+    """
+    batch: list[tuple[NDArray[Any], Any, int]] = []
+    for index in range(len(images)):
+        label = images.label(index)
+        if label is None:
+            continue
+        image = _centre(images.image(index), crop)
+        if batch and (len(batch) == batch_size or batch[0][0].shape != image.shape):
+            yield _stacked(batch)
+            batch = []
+        batch.append((image, label if isinstance(label, int) else _centre(label, crop), index))
+    if batch:
+        yield _stacked(batch)
+
+
+def _stacked(batch: list[tuple[NDArray[Any], Any, int]]) -> tuple[Tensor, Tensor, NDArray[np.int64]]:
+    images, labels, indices = zip(*batch, strict=True)
+    return (
+        torch.from_numpy(np.ascontiguousarray(np.stack(images))),
+        torch.from_numpy(np.stack(labels)),
+        np.array(indices, np.int64),
+    )
+
+
+def _centre(pixels: NDArray[Any], side: int | None) -> NDArray[Any]:
+    if side is None:
+        return pixels
+    top, left = (max(0, (length - side) // 2) for length in pixels.shape[-2:])
+    return pixels[..., top : top + side, left : left + side]
