@@ -1,6 +1,8 @@
 """Files that are either whole or not there."""
 
+import errno
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -34,3 +36,15 @@ def sync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def put_in_place(made: Path, final: Path) -> None:
+    """Move a finished file to its name, also onto another disk; the name holds the old file or the whole new one."""
+    try:
+        made.replace(final)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        with replacing(final) as temporary:
+            shutil.copyfile(made, temporary)
+        made.unlink()

@@ -1,4 +1,5 @@
 import pytest
+
 from iic_geotools.bands import canonical, match_bands
 from iic_geotools.errors import SceneError, UsageError
 

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from iic_geotools.errors import UsageError
 from iic_geotools.grid import Grid, Rect
 

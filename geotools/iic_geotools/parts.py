@@ -1,0 +1,133 @@
+"""The pieces of a map that is being made: each is there and complete, or not there.
+
+A part is written to a temporary name beside its own, flushed and renamed. A manifest ties the parts in a folder
+to everything that decides their pixels; parts made for something else are never taken. A part without any data
+is an empty file.
+"""
+
+import json
+import shutil
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from warnings import catch_warnings, simplefilter
+
+import numpy as np
+from numpy.typing import NDArray
+from rasterio.errors import NotGeoreferencedWarning
+from rasterio.io import MemoryFile
+
+from iic_geotools.errors import OutputError
+from iic_geotools.files import write_atomically
+
+MANIFEST = "manifest.json"
+LOCK = "lock"
+BLOCK = 512
+
+
+class PartFolder:
+    """A folder of parts; one layer for each file that is made of them ("labels", "confidence")."""
+
+    def __init__(self, path: Path, layers: Mapping[str, int]) -> None:
+        """Take the folder at `path`.
+
+        Args:
+            path: the folder.
+            layers: name of each layer and its value for "no data".
+        """
+        self.path = path
+        self.layers = dict(layers)
+
+    def file(self, layer: str, index: int) -> Path:
+        """Where a part is, or will be."""
+        return self.path / f"{layer}-{index:06d}.tif"
+
+    def done(self, index: int) -> bool:
+        """Whether a part is complete in every layer."""
+        return all(self.file(layer, index).exists() for layer in self.layers)
+
+    def write(self, index: int, content: Mapping[str, NDArray[np.uint8]] | None) -> None:
+        """Write a part, all its layers; None where it holds no data."""
+        for layer, nodata in self.layers.items():
+            data = b"" if content is None else encode(content[layer], nodata)
+            try:
+                write_atomically(self.file(layer, index), data)
+            except OSError as error:
+                raise OutputError(
+                    f"Cannot write to {self.path} ({error.strerror}); make room or allow writing, then run again: "
+                    "it goes on from the parts that are done."
+                ) from error
+
+    @contextmanager
+    def claimed(self, manifest: Mapping[str, Any], resume: bool) -> Iterator[int]:
+        """Hold the folder for this run and yield how many files of an earlier run of the same work it holds.
+
+        Parts of other work, and all of them if `resume` is off, are removed first. The folder goes with the last
+        of its parts if the block fails before any part was done.
+        """
+        try:
+            self.path.mkdir(exist_ok=True)
+            lock = (self.path / LOCK).open("w")
+        except OSError as error:
+            raise OutputError(
+                f"Cannot make the folder {self.path} ({error.strerror}); choose another output."
+            ) from error
+        try:
+            with lock:
+                _lock(lock, self.path)
+                self._adopt(json.dumps(manifest, indent=1, sort_keys=True), resume)
+                yield self._count()
+        finally:
+            if self.path.exists() and not self._count():
+                self.remove()
+
+    def _adopt(self, manifest: str, resume: bool) -> None:
+        file = self.path / MANIFEST
+        if not (resume and file.exists() and file.read_text() == manifest):
+            # The manifest goes first: without one, no part counts, whatever happens in between.
+            file.unlink(missing_ok=True)
+            for entry in self.path.iterdir():
+                if entry.name != LOCK:
+                    entry.unlink()
+            try:
+                write_atomically(file, manifest.encode())
+            except OSError as error:
+                raise OutputError(
+                    f"Cannot write to {self.path} ({error.strerror}); make room first."
+                ) from error
+        for leftover in self.path.glob(".*"):
+            leftover.unlink()
+
+    def _count(self) -> int:
+        return sum(1 for _ in self.path.glob("*-*.tif"))
+
+    def remove(self) -> None:
+        """Remove the folder and all that is in it."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
+
+def encode(values: NDArray[np.uint8], nodata: int) -> bytes:
+    """A part as a small tiled GeoTIFF, made in memory so that writing it is one write that can fail."""
+    height, width = values.shape
+    with catch_warnings(), MemoryFile() as memory:
+        simplefilter("ignore", NotGeoreferencedWarning)
+        profile = {"driver": "GTiff", "width": width, "height": height, "count": 1, "dtype": "uint8"}
+        if min(width, height) >= BLOCK:
+            profile |= {"tiled": True, "blockxsize": BLOCK, "blockysize": BLOCK}
+        with memory.open(**profile, nodata=nodata, compress="zstd", zstd_level=1) as dataset:
+            dataset.write(values, 1)
+        return bytes(memory.getbuffer())
+
+
+def _lock(lock: Any, path: Path) -> None:
+    """Hold the folder until this process ends, however it ends; where the system cannot, go without."""
+    if sys.platform == "win32":
+        return
+    import fcntl
+
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        raise OutputError(f"Another run holds {path} for the same map; wait for it or stop it.") from error

@@ -1,0 +1,84 @@
+"""One linear map for a whole scene, from its values into the range that a model was trained on."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from iic_geotools.errors import SceneError, UsageError
+from iic_geotools.grid import Rect
+
+SAMPLES_A_SIDE = 8
+SAMPLE_SIDE = 256
+
+
+@dataclass(frozen=True)
+class Rescale:
+    """Map `low`..`high` linearly onto `targets`, one (low, high) pair a band, clipped to the dtype's range."""
+
+    low: float
+    high: float
+    targets: tuple[tuple[float, float], ...]
+
+    def __post_init__(self) -> None:
+        if not self.low < self.high:
+            raise UsageError(f"--rescale needs MIN below MAX, not {self.low:g},{self.high:g}.")
+
+    def apply(self, values: NDArray[Any], dtype: str) -> NDArray[Any]:
+        """Rescale [bands, H, W]; integers are rounded, never wrapped around."""
+        unit = (values.astype(np.float32) - np.float32(self.low)) * np.float32(1 / (self.high - self.low))
+        starts = np.array([low for low, _ in self.targets], np.float32)[:, None, None]
+        spans = np.array([high - low for low, high in self.targets], np.float32)[:, None, None]
+        scaled = unit * spans + starts
+        if np.issubdtype(np.dtype(dtype), np.integer):
+            limits = np.iinfo(dtype)
+            scaled = np.clip(np.rint(scaled), limits.min, limits.max)
+        return scaled.astype(dtype)
+
+
+def parse_rescale(text: str) -> tuple[float, float]:
+    """Read "MIN,MAX"."""
+    try:
+        low, high = (float(number) for number in text.split(","))
+    except ValueError:
+        raise UsageError(f'--rescale takes MIN,MAX or "auto", not "{text}".') from None
+    return low, high
+
+
+def robust_range(
+    read: Callable[[Rect], tuple[NDArray[Any], NDArray[np.bool_] | None]], width: int, height: int
+) -> tuple[float, float]:
+    """The 2nd and 98th percentile over all bands of valid pixels, in windows spread evenly over the scene.
+
+    Args:
+        read: returns values [bands, H, W] and which pixels are valid.
+        width: of the scene.
+        height: of the scene.
+    """
+    samples = []
+    for rect in spread_windows(width, height):
+        values, valid = read(rect)
+        samples.append((values if valid is None else values[:, valid]).reshape(-1))
+    pool = np.concatenate(samples)
+    if pool.size == 0:
+        raise SceneError(
+            "No pixel with data was found to take --rescale auto from; say --rescale MIN,MAX instead."
+        )
+    low, high = (float(value) for value in np.percentile(pool, [2, 98]))
+    return (low, high) if low < high else (low, low + 1.0)
+
+
+def spread_windows(width: int, height: int) -> Iterator[Rect]:
+    """Windows in even steps over a scene; all of it if it is small."""
+    for row in _starts(height):
+        for col in _starts(width):
+            yield Rect(col, row, min(SAMPLE_SIDE, width - col), min(SAMPLE_SIDE, height - row))
+
+
+def _starts(length: int) -> list[int]:
+    whole = -(-length // SAMPLE_SIDE)
+    if whole <= SAMPLES_A_SIDE:
+        return [index * SAMPLE_SIDE for index in range(whole)]
+    return [round(index * (length - SAMPLE_SIDE) / (SAMPLES_A_SIDE - 1)) for index in range(SAMPLES_A_SIDE)]

@@ -1,0 +1,257 @@
+"""A scene as a model wants it: the right bands, one dtype, and which pixels hold data.
+
+`describe` looks at a file once; `SceneSource` says how it is to be read and can be sent to another process;
+`Scene` is an open handle for one thread.
+"""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+from warnings import catch_warnings, simplefilter
+from xml.sax.saxutils import escape
+
+import numpy as np
+import rasterio
+from numpy.typing import NDArray
+from rasterio.dtypes import _gdal_typename
+from rasterio.enums import ColorInterp, MaskFlags, Resampling
+from rasterio.errors import NotGeoreferencedWarning, RasterioError
+from rasterio.vrt import WarpedVRT
+from rasterio.windows import Window
+
+from iic_geotools.coverage import Coverage
+from iic_geotools.errors import SceneError
+from iic_geotools.grid import Rect
+from iic_geotools.rescale import Rescale
+from iic_geotools.vrt import MapGrid
+
+
+@dataclass(frozen=True)
+class SceneInfo:
+    """What a look at a raster tells, before any pixel is read."""
+
+    path: str
+    grid: MapGrid
+    descriptions: tuple[str | None, ...]
+    interpretations: tuple[str, ...]
+    dtypes: tuple[str, ...]
+    nodata: float | None
+    masked: bool
+    files: tuple[str, ...]
+    block: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class SceneSource:
+    """How to read a scene: plain data, so that threads and other machines can open handles of their own.
+
+    Attributes:
+        path: anything GDAL opens.
+        bidx: the bands to read, counted from 1, in the model's order.
+        dtype: what the model takes.
+        nodata: the value that means "no data", if one does.
+        masked: whether a mask or alpha band says where data is.
+        fill: one value a band that stands in for pixels without data, so that they cannot leak into others.
+        rescale: how to bring the scene's values into the range the model was trained on; None = as they are.
+        grid: another grid of the same CRS to read on, through a warped VRT; None = the scene's own.
+    """
+
+    path: str
+    bidx: tuple[int, ...]
+    dtype: str
+    nodata: float | None
+    masked: bool
+    fill: tuple[float, ...]
+    rescale: Rescale | None = None
+    grid: MapGrid | None = None
+
+    @contextmanager
+    def open(self) -> Iterator["Scene"]:
+        """Open a handle for the calling thread."""
+        with open_raster(self.path) as dataset:
+            coverage = Coverage(dataset, self.bidx, self.nodata, self.masked)
+            if self.grid is None:
+                yield Scene(self, dataset, coverage)
+            else:
+                with _regridded(dataset, self) as warped:
+                    yield Scene(self, warped, coverage.scaled(dataset.shape, warped.shape))
+
+
+@dataclass(frozen=True)
+class Pixels:
+    """What was read: `values` [bands, H, W] and `valid` [H, W]; None where every pixel holds data."""
+
+    values: NDArray[Any]
+    valid: NDArray[np.bool_] | None
+
+
+class Scene:
+    """An open scene; not for use by two threads at once."""
+
+    def __init__(self, source: SceneSource, dataset: Any, coverage: Coverage) -> None:
+        self.source = source
+        self._dataset = dataset
+        self._coverage = coverage
+
+    def may_hold_data(self, rect: Rect) -> bool:
+        """False where the file itself says that nothing is stored there; True tells nothing."""
+        return self._coverage.touches(rect)
+
+    def read(self, rect: Rect) -> Pixels:
+        """Read a rectangle. A read that fails raises: no pixel is ever silently blank."""
+        window = Window(rect.col, rect.row, rect.width, rect.height)
+        source = self.source
+        try:
+            values = self._dataset.read(source.bidx, window=window)
+            mask = self._read_mask(window) if source.masked else None
+        except (RasterioError, OSError) as error:
+            raise SceneError(
+                f"Cannot read rows {rect.row}-{rect.bottom - 1}, columns {rect.col}-{rect.right - 1} of "
+                f"{source.path} ({_cause(error)}); check that the file is whole and readable."
+            ) from error
+        valid = valid_pixels(values, source.nodata, mask)
+        if valid is not None:
+            for band, value in zip(values, source.fill, strict=True):
+                band[~valid] = value if source.rescale is None else source.rescale.low
+        if source.rescale is not None:
+            values = source.rescale.apply(values, source.dtype)
+        return Pixels(np.ascontiguousarray(values, dtype=source.dtype), valid)
+
+    def _read_mask(self, window: Window) -> NDArray[np.uint8]:
+        # GDAL takes an alpha band for a mask only behind one or three others.
+        alpha = _alpha_bands(self._dataset) - set(self.source.bidx)
+        mask = (
+            self._dataset.read(min(alpha), window=window)
+            if alpha
+            else self._dataset.read_masks(1, window=window)
+        )
+        return np.asarray(mask)
+
+
+def valid_pixels(
+    values: NDArray[Any], nodata: float | None, mask: NDArray[np.uint8] | None
+) -> NDArray[np.bool_] | None:
+    """Which pixels hold data; None if all do.
+
+    A pixel is without data where every band has the nodata value, any band is not a number, or the mask is 0.
+    """
+    holes: NDArray[np.bool_] | None = None
+    if nodata is not None and not np.isnan(nodata):
+        holes = (values == nodata).all(axis=0)
+    if np.issubdtype(values.dtype, np.floating):
+        unreal = ~np.isfinite(values).all(axis=0)
+        holes = unreal if holes is None else holes | unreal
+    if mask is not None:
+        holes = (mask == 0) if holes is None else holes | (mask == 0)
+    return ~holes if holes is not None and holes.any() else None
+
+
+@contextmanager
+def open_raster(path: str) -> Iterator[Any]:
+    """Open a raster for reading with errors that say what is wrong."""
+    try:
+        with catch_warnings():
+            # A scene without georeferencing is told about once, by whoever plans the run.
+            simplefilter("ignore", NotGeoreferencedWarning)
+            dataset = rasterio.open(path)
+    except (RasterioError, OSError) as error:
+        if "://" not in path and not path.startswith("/vsi") and not Path(path).exists():
+            raise SceneError(f"There is no file {path}; check the path.") from error
+        raise SceneError(f"{path} is not a raster that GDAL can open ({_cause(error)}).") from error
+    with dataset:
+        yield dataset
+
+
+def describe(path: str) -> SceneInfo:
+    """Look at a raster.
+
+    Raises:
+        SceneError: it is missing, is not a raster, or holds values no model takes.
+    """
+    with open_raster(path) as dataset:
+        if dataset.count == 0:
+            raise SceneError(
+                f"{path} holds no raster band; name one of its sub-datasets instead (see gdalinfo)."
+            )
+        if any(dtype.startswith("complex") for dtype in dataset.dtypes):
+            raise SceneError(
+                f"{path} holds complex numbers ({dataset.dtypes[0]}); give real-valued bands instead."
+            )
+        return SceneInfo(
+            path=path,
+            grid=MapGrid.of(dataset),
+            descriptions=tuple(dataset.descriptions),
+            interpretations=tuple(_interpretation(dataset, band) for band in range(1, dataset.count + 1)),
+            dtypes=tuple(dataset.dtypes),
+            nodata=dataset.nodata,
+            masked=MaskFlags.per_dataset in dataset.mask_flag_enums[0] or bool(_alpha_bands(dataset)),
+            files=tuple(dataset.files),
+            block=dataset.block_shapes[0],
+        )
+
+
+def has_mask(info: SceneInfo, bidx: tuple[int, ...]) -> bool:
+    """Whether a mask or alpha band says where data is; an alpha band read as infrared does not."""
+    alphas = {index for index, name in enumerate(info.interpretations, 1) if name == "alpha"}
+    return info.masked and not (alphas and alphas <= set(bidx))
+
+
+def _alpha_bands(dataset: Any) -> set[int]:
+    return {index for index, kind in enumerate(dataset.colorinterp, 1) if kind == ColorInterp.alpha}
+
+
+def _interpretation(dataset: Any, band: int) -> str:
+    try:
+        return str(ColorInterp(dataset.colorinterp[band - 1]).name)
+    except ValueError:
+        return "undefined"
+
+
+@contextmanager
+def _regridded(dataset: Any, source: SceneSource) -> Iterator[Any]:
+    """The scene on another grid, its holes kept as holes."""
+    grid = cast(MapGrid, source.grid)
+    finer = abs(grid.transform.determinant) < abs(dataset.transform.determinant)
+    with ExitStack() as opened:
+        if source.masked and not _alpha_bands(dataset):
+            # The warper honours an alpha band, but no mask.
+            dataset = opened.enter_context(open_raster(_with_mask_as_alpha(dataset)))
+        yield opened.enter_context(
+            WarpedVRT(
+                dataset,
+                crs=dataset.crs,
+                transform=grid.transform,
+                width=grid.width,
+                height=grid.height,
+                resampling=Resampling.bilinear if finer else Resampling.average,
+                # An approximated transform would make pixels depend on their tile; rasterio refuses an exact 0.
+                tolerance=1e-9,
+                nodata=source.nodata,
+            )
+        )
+
+
+def _with_mask_as_alpha(dataset: Any) -> str:
+    """A virtual raster, as text, of the bands of a dataset and its mask as an alpha band."""
+    whole = f'xOff="0" yOff="0" xSize="{dataset.width}" ySize="{dataset.height}"'
+
+    def band(number: int, kind: str, origin: str, colour: str) -> str:
+        return (
+            f'<VRTRasterBand dataType="{kind}" band="{number}"><ColorInterp>{colour}</ColorInterp><SimpleSource>'
+            f"<SourceFilename>{escape(dataset.name)}</SourceFilename><SourceBand>{origin}</SourceBand>"
+            f"<SrcRect {whole}/><DstRect {whole}/></SimpleSource></VRTRasterBand>"
+        )
+
+    bands = [band(i, _gdal_typename(kind), str(i), "Undefined") for i, kind in enumerate(dataset.dtypes, 1)]
+    bands.append(band(len(bands) + 1, "Byte", "mask,1", "Alpha"))
+    placed = ", ".join(repr(float(number)) for number in dataset.transform.to_gdal())
+    return (
+        f'<VRTDataset rasterXSize="{dataset.width}" rasterYSize="{dataset.height}">'
+        f"<SRS>{escape(dataset.crs.to_wkt())}</SRS><GeoTransform>{placed}</GeoTransform>{''.join(bands)}</VRTDataset>"
+    )
+
+
+def _cause(error: BaseException) -> str:
+    return str(error.__cause__ or error).strip().rstrip(".")

@@ -1,0 +1,106 @@
+"""`iic-segment-raster SCENE OUT`."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from iic_runtime.cli.shell import Quiet, Traceback, Verbose, shell
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+main = app
+
+
+@app.command()
+def segment_raster(
+    scene: Annotated[str, typer.Argument(help="The scene: anything GDAL opens.", show_default=False)],
+    out: Annotated[Path, typer.Argument(help="The map: a Cloud-Optimised GeoTIFF.", show_default=False)],
+    model: Annotated[
+        Path | None, typer.Option(envvar="IIC_MODEL", help="The model file.", show_default=False)
+    ] = None,
+    bands: Annotated[
+        str | None,
+        typer.Option(help="The scene's bands for the model's, in its order: names or numbers, e.g. 4,1,2."),
+    ] = None,
+    device: Annotated[
+        Literal["auto", "cpu", "cuda", "tensorrt"], typer.Option(help="What to compute on.")
+    ] = "auto",
+    tile: Annotated[int | None, typer.Option(help="Pixels a side labelled at once.")] = None,
+    batch: Annotated[int | None, typer.Option(help="Tiles run at once.")] = None,
+    threads: Annotated[int | None, typer.Option(help="Threads of the engine; all cores by default.")] = None,
+    max_memory: Annotated[
+        str | None, typer.Option(help="Choose tile and batch to stay below, e.g. 800M or 2G; 1G by default.")
+    ] = None,
+    rescale: Annotated[
+        str | None, typer.Option(help="MIN,MAX or auto: values that become the ends of the model's range.")
+    ] = None,
+    match_gsd: Annotated[
+        bool, typer.Option("--match-gsd", help="Run at the model's ground resolution.")
+    ] = False,
+    bounds: Annotated[
+        str | None, typer.Option(help='Map only "LEFT BOTTOM RIGHT TOP", in the scene\'s CRS.')
+    ] = None,
+    aoi: Annotated[
+        Path | None, typer.Option(help="Map only inside the polygons of this vector file.")
+    ] = None,
+    nodata: Annotated[
+        float | None, typer.Option(help="The scene's value for no data, over the file's.")
+    ] = None,
+    co: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VAL", help="Creation option of the COG driver.")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace outputs that exist.")] = False,
+    resume: Annotated[bool, typer.Option(help="Go on with the parts of an interrupted run.")] = True,
+    confidence: Annotated[
+        Path | None, typer.Option(help="Also write the confidence, 1 to 255, as .tif.")
+    ] = None,
+    polygons: Annotated[
+        Path | None, typer.Option(help="Also write polygons: .gpkg, .fgb or .geojson.")
+    ] = None,
+    min_area: Annotated[float, typer.Option(help="Leave out polygons below this many square metres.")] = 0.0,
+    stats: Annotated[
+        Path | None, typer.Option(help="Also write the area of each class: .json or .csv.")
+    ] = None,
+    preview: Annotated[Path | None, typer.Option(help="Also write a picture of scene and map: .png.")] = None,
+    verbose: Verbose = False,
+    quiet: Quiet = False,
+    progress_json: Annotated[
+        bool, typer.Option("--progress-json", help="Print progress as JSON lines, for programs.")
+    ] = False,
+    traceback: Traceback = False,
+) -> None:
+    """Map the land cover of SCENE with one model file and write it to OUT."""
+    with shell(verbose, quiet, traceback, "The same command goes on where this one stopped."):
+        from iic_geotools.regions import parse_bounds
+        from iic_runtime.outputs import parse_creation_options, parse_size
+        from iic_runtime.progress import reporter
+        from iic_runtime.segment import segment_raster as function
+
+        with reporter(quiet=quiet, as_json=progress_json) as progress:
+            summary = function(
+                scene,
+                out,
+                model,
+                bands=None if bands is None else bands.split(","),
+                device=device,
+                tile=tile,
+                batch=batch,
+                threads=threads,
+                max_memory=None if max_memory is None else parse_size(max_memory),
+                rescale=rescale,
+                match_gsd=match_gsd,
+                bounds=None if bounds is None else parse_bounds(bounds),
+                aoi=aoi,
+                nodata=nodata,
+                co=parse_creation_options(co or []),
+                overwrite=overwrite,
+                resume=resume,
+                confidence=confidence,
+                polygons=polygons,
+                min_area=min_area,
+                stats=stats,
+                preview=preview,
+                progress=progress,
+            )
+        if not quiet and not progress_json:
+            typer.echo(summary.sentence(), err=True)

@@ -1,0 +1,38 @@
+"""What every command shares: logging, errors as one sentence, exit codes."""
+
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated
+
+import typer
+
+from iic_geotools.errors import IICError, UsageError
+
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Say more about what is done.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say only what is wrong.")]
+Traceback = Annotated[bool, typer.Option("--traceback", help="Show where in the code an error comes from.")]
+
+INTERRUPTED = 130
+
+
+@contextmanager
+def shell(
+    verbose: bool = False, quiet: bool = False, traceback: bool = False, resume_hint: str = ""
+) -> Iterator[None]:
+    """Run a command's body: exit code 2 for wrong usage, 1 for other errors, 130 when interrupted."""
+    level = logging.DEBUG if verbose else logging.ERROR if quiet else logging.INFO
+    logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr, force=True)
+    for name in ("iic_geotools", "iic_runtime", "iic_train", "iic_export"):
+        logging.getLogger(name).setLevel(level)
+    try:
+        yield
+    except IICError as error:
+        if traceback:
+            raise
+        typer.echo(f"Error: {error}", err=True)
+        raise typer.Exit(2 if isinstance(error, UsageError) else 1) from error
+    except KeyboardInterrupt as error:
+        typer.echo(f"Interrupted. {resume_hint}".strip(), err=True)
+        raise typer.Exit(INTERRUPTED) from error

@@ -1,0 +1,52 @@
+"""A card as a table for people."""
+
+from iic_runtime.card import Card
+from iic_runtime.modelfile import ModelFile
+
+
+def print_card(model: ModelFile) -> None:
+    """Print what a model takes, gives and comes from."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    card = model.card
+    console = Console(highlight=False)
+    table = Table(title=card.name, title_justify="left", show_header=False, box=None, pad_edge=False)
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    for key, value in _rows(model, card):
+        if value:
+            table.add_row(key, value)
+    console.print(table)
+    console.print(Text("classes", style="bold"))
+    for label, entry in enumerate(card.classes):
+        console.print(
+            Text(f"{label:>4} "), Text("██", style=entry.colour), f" {entry.colour} ", Text(entry.name)
+        )
+
+
+def _rows(model: ModelFile, card: Card) -> list[tuple[str, str]]:
+    origin = card.origin
+    meant_for = (
+        "" if card.gsd_range is None else f" (meant for {card.gsd_range[0]:g} to {card.gsd_range[1]:g} m)"
+    )
+    ranges = sorted({f"{low:g} to {high:g}" for low, high in card.value_range})
+    return [
+        ("file", f"{model.path} ({len(model.content) / 1e6:.2f} MB)"),
+        ("sha256", model.digest),
+        ("task", card.task),
+        ("bands", ", ".join(card.bands)),
+        ("pixels", f"{card.dtype}, {', '.join(ranges)}"),
+        ("ground resolution", "" if card.gsd is None else f"{card.gsd:g} m{meant_for}"),
+        ("halo, stride", f"{card.halo} px, {card.stride} px"),
+        ("memory", f"about {card.memory_per_pixel} bytes a pixel"),
+        ("precision", card.precision),
+        ("training run", origin.run),
+        ("sub-head", f"{origin.subhead}{f', chosen by {origin.chosen_by}' if origin.chosen_by else ''}"),
+        ("loss", "" if origin.loss is None else f"{origin.loss:.4f}"),
+        ("training data", origin.data),
+        ("licence", origin.licence),
+        ("parity", ", ".join(f"{key} {value:g}" for key, value in card.parity.items())),
+        ("made with", ", ".join(f"{key} {value}" for key, value in card.packages.items())),
+    ]

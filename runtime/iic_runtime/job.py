@@ -1,0 +1,60 @@
+"""A job: everything that decides a map's pixels, as plain data that another process can take up."""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from iic_geotools import __version__
+from iic_geotools.grid import Grid, Part
+from iic_geotools.regions import Area
+from iic_geotools.scene import SceneSource
+
+# A part is held in memory until it is written.
+PART_PIXELS = 16 << 20
+
+
+@dataclass(frozen=True)
+class Job:
+    """Label `grid` of `source` with one model, within `area` if there is one."""
+
+    source: SceneSource
+    files: tuple[str, ...]
+    grid: Grid
+    area: Area | None
+    model_digest: str
+    provider: str
+    confidence: bool
+
+    def parts(self) -> list[Part]:
+        """The pieces the map is made of."""
+        return list(self.grid.parts(max(1, PART_PIXELS // self.grid.tile**2)))
+
+    def manifest(self) -> dict[str, Any]:
+        """What parts must have been made from to be taken up again."""
+        source = self.source
+        return {
+            "package": __version__,
+            "files": [_identity(file) for file in self.files],
+            "source": {
+                **{
+                    key: getattr(source, key) for key in ("path", "bidx", "dtype", "nodata", "masked", "fill")
+                },
+                "rescale": source.rescale and asdict(source.rescale),
+                "grid": source.grid and [source.grid.width, source.grid.height, *source.grid.transform],
+            }
+            | {"nodata": repr(source.nodata)},
+            "grid": asdict(self.grid),
+            "area": self.area and repr(self.area.geometries),
+            "model": self.model_digest,
+            "provider": self.provider,
+            "confidence": self.confidence,
+        }
+
+
+def _identity(file: str) -> list[Any]:
+    """What changes when a file does; a file that is not on a disk is known by its name only."""
+    try:
+        status = Path(file).stat()
+    except OSError:
+        return [file]
+    return [str(Path(file).resolve()), status.st_size, status.st_mtime_ns]

@@ -1,0 +1,68 @@
+"""Opening a model file: bytes, card and hash, before any engine is asked."""
+
+import os
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import sha256
+from pathlib import Path
+
+from iic_geotools.errors import ModelError, UsageError
+from iic_geotools.files import write_atomically
+from iic_runtime.card import CARD_KEY, Card
+from iic_runtime.onnxfile import read_metadata, with_metadata
+
+MODEL_VARIABLE = "IIC_MODEL"
+
+
+@dataclass(frozen=True)
+class ModelFile:
+    """A model file that was read and whose card was understood."""
+
+    path: Path
+    content: bytes
+    card: Card
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of the file: what ties a map to the model that made it."""
+        return sha256(self.content).hexdigest()
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> "ModelFile":
+        """Read a model file.
+
+        Raises:
+            ModelError: it is missing, is not ONNX, or has no card that can be read.
+        """
+        path = Path(path)
+        try:
+            content = path.read_bytes()
+        except OSError as error:
+            raise ModelError(f"Cannot read the model {path} ({error.strerror}); check the path.") from error
+        try:
+            metadata = read_metadata(content)
+            if CARD_KEY not in metadata:
+                raise ModelError("it has no card; export it with iic-export")
+            return cls(path, content, Card.from_json(metadata[CARD_KEY]))
+        except ModelError as error:
+            reason = str(error)[:1].lower() + str(error)[1:].rstrip(".")
+            raise ModelError(f"{path} cannot be used as a model: {reason}.") from error
+
+
+def find_model(model: str | os.PathLike[str] | None) -> ModelFile:
+    """The model that was named, else the one in the environment's `IIC_MODEL`."""
+    name = model or os.environ.get(MODEL_VARIABLE)
+    if not name:
+        raise UsageError(f"No model was named: give --model FILE or set {MODEL_VARIABLE}.")
+    return ModelFile.read(name)
+
+
+def put_card(model: bytes, card: Card) -> bytes:
+    """The model with `card` in its metadata, other metadata kept."""
+    return with_metadata(model, {**read_metadata(model), CARD_KEY: card.to_json()})
+
+
+def write_card(path: str | os.PathLike[str], card: Card) -> None:
+    """Replace the card of a model file, graph and weights untouched."""
+    path = Path(path)
+    write_atomically(path, put_card(ModelFile.read(path).content, card))

@@ -1,0 +1,157 @@
+"""Scene to parts: while one tile is computed the next ones are read and the last part is written."""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from threading import local
+from typing import TypeVar
+
+import numpy as np
+from iic_geotools.classmap import NODATA
+
+from iic_geotools.grid import Part, Tile
+from iic_geotools.parts import PartFolder
+from iic_geotools.scene import Pixels, Scene
+from iic_runtime.engines import Labels
+from iic_runtime.job import Job
+from iic_runtime.segmenter import Segmenter, alike
+
+T = TypeVar("T")
+R = TypeVar("R")
+OnTile = Callable[[Tile, bool], None]
+
+GPU_READERS = 4
+PARTS_IN_FLIGHT = 2
+# A sure pixel is 255, the least sure one of 254 classes rounds to 1: 0 is free to mean "no data".
+NO_CONFIDENCE = 0
+
+
+def layers(confidence: bool) -> dict[str, int]:
+    """The layers of a map, and what each holds where there is no data."""
+    return {"labels": NODATA, "confidence": NO_CONFIDENCE} if confidence else {"labels": NODATA}
+
+
+def write_parts(
+    job: Job, parts: Sequence[Part], folder: PartFolder, segmenter: Segmenter, on_tile: OnTile
+) -> None:
+    """Label `parts` of a job and write them to `folder`.
+
+    Args:
+        job: what to do.
+        parts: which parts of it, in the order they are to be made.
+        folder: where they go.
+        segmenter: the job's model.
+        on_tile: told of each tile when it is done, and whether it held data and was run.
+
+    Raises:
+        IICError: a read, a run or a write failed. Parts written before stay, the one in work is not written.
+    """
+    # One reader keeps GDAL's block cache warm for neighbouring tiles; only a GPU outruns it.
+    readers = 1 if segmenter.engine.device == "cpu" else GPU_READERS
+    with _scenes(job) as scene, _pool(readers) as reading, _pool(1) as writing:
+        tiles = (tile for part in parts for tile in part.tiles)
+        reads = _ahead(
+            reading, lambda tile: _read(scene(), job, tile), tiles, segmenter.sizing.batch + readers
+        )
+        pending: deque[Future[None]] = deque()
+        for part in parts:
+            content = _label(part, islice(reads, len(part.tiles)), job, segmenter, on_tile)
+            if len(pending) >= PARTS_IN_FLIGHT:
+                pending.popleft().result()
+            pending.append(writing.submit(folder.write, part.index, content))
+        for write in pending:
+            write.result()
+
+
+@dataclass(frozen=True)
+class _Read:
+    """A tile and what was read for it; None where it holds nothing to label."""
+
+    tile: Tile
+    pixels: Pixels | None
+
+
+def _read(scene: Scene, job: Job, tile: Tile) -> _Read:
+    nothing = _Read(tile, None)
+    if not scene.may_hold_data(tile.core):
+        return nothing
+    wanted = None if job.area is None else job.area.inside(tile.core)
+    if wanted is not None and not wanted.any():
+        return nothing
+    pixels = scene.read(tile.read)
+    valid = pixels.valid
+    if wanted is not None and not wanted.all():
+        # Pixels outside the area still serve as context: they keep their values and only lose their label.
+        valid = np.ones(pixels.values.shape[1:], bool) if valid is None else valid
+        valid[tile.crop] &= wanted
+    if valid is not None and not valid[tile.crop].any():
+        return nothing
+    return _Read(tile, Pixels(pixels.values, valid))
+
+
+def _label(
+    part: Part, reads: Iterable[_Read], job: Job, segmenter: Segmenter, on_tile: OnTile
+) -> dict[str, Labels] | None:
+    """The layers of a part; None if it holds no data at all."""
+    content: dict[str, Labels] | None = None
+    for group in alike(_live(reads, on_tile), lambda read: read[0].read, segmenter.sizing.batch):
+        tiles, pixels = [tile for tile, _ in group], [each for _, each in group]
+        if content is None:
+            shape = (part.rect.height, part.rect.width)
+            content = {
+                name: np.full(shape, empty, np.uint8) for name, empty in layers(job.confidence).items()
+            }
+        for tile, result in zip(tiles, segmenter.run(tiles, pixels, job.confidence), strict=True):
+            place = tile.core.relative_to(part.rect).slices
+            for name, values in content.items():
+                values[place] = getattr(result, name)
+            on_tile(tile, True)
+    return content
+
+
+def _live(reads: Iterable[_Read], on_tile: OnTile) -> Iterator[tuple[Tile, Pixels]]:
+    for read in reads:
+        if read.pixels is None:
+            on_tile(read.tile, False)
+        else:
+            yield read.tile, read.pixels
+
+
+@contextmanager
+def _scenes(job: Job) -> Iterator[Callable[[], Scene]]:
+    """A function that gives each thread a handle of its own on the scene."""
+    own = local()
+    with ExitStack() as handles:
+
+        def scene() -> Scene:
+            if not hasattr(own, "scene"):
+                own.scene = handles.enter_context(job.source.open())
+            opened: Scene = own.scene
+            return opened
+
+        yield scene
+
+
+@contextmanager
+def _pool(threads: int) -> Iterator[ThreadPoolExecutor]:
+    """A pool that drops what it has not begun when the block fails."""
+    pool = ThreadPoolExecutor(threads)
+    try:
+        yield pool
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _ahead(
+    pool: ThreadPoolExecutor, function: Callable[[T], R], items: Iterable[T], depth: int
+) -> Iterator[R]:
+    """Results in order, computed in the pool up to `depth` items ahead of their use."""
+    source = iter(items)
+    futures = deque(pool.submit(function, item) for item in islice(source, depth))
+    while futures:
+        result = futures.popleft().result()
+        futures.extend(pool.submit(function, item) for item in islice(source, 1))
+        yield result

@@ -1,0 +1,161 @@
+"""From a scene, a card and the user's words to how the scene is read and which of its pixels are labelled."""
+
+import logging
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from affine import Affine
+from iic_geotools.areas import ground_sample_distance
+from iic_geotools.vectors import read_aoi
+from iic_geotools.vrt import MapGrid
+
+from iic_geotools.bands import match_bands
+from iic_geotools.errors import ModelError, SceneError, UsageError
+from iic_geotools.grid import Rect
+from iic_geotools.regions import Area, Bounds, pixels_within
+from iic_geotools.rescale import Rescale, parse_rescale, robust_range
+from iic_geotools.scene import SceneInfo, SceneSource, describe, has_mask
+from iic_runtime.card import Card
+
+_LOG = logging.getLogger(__name__)
+GSD_TOLERANCE = 0.25
+# Values that mean the same in another type: nothing to rescale.
+_SAME_MEANING = {("float64", "float32"), ("float16", "float32")}
+
+
+@dataclass(frozen=True)
+class Target:
+    """What is to be labelled: the scene, how it is read, and which of its pixels, on its own grid."""
+
+    info: SceneInfo
+    source: SceneSource
+    region: Rect
+    area: Area | None
+
+    @property
+    def map_grid(self) -> MapGrid:
+        """The grid of the map: the scene's, cut to the region."""
+        return self.info.grid.crop(self.region)
+
+    @property
+    def working_region(self) -> Rect:
+        """The region in pixels of the grid that is really read."""
+        if self.source.grid is None:
+            return self.region
+        x = self.source.grid.width / self.info.grid.width
+        y = self.source.grid.height / self.info.grid.height
+        col, row = math.floor(self.region.col * x), math.floor(self.region.row * y)
+        right, bottom = math.ceil(self.region.right * x), math.ceil(self.region.bottom * y)
+        whole = Rect(0, 0, self.source.grid.width, self.source.grid.height)
+        return Rect(col, row, right - col, bottom - row).intersection(whole)
+
+
+def plan_target(
+    scene: str,
+    card: Card,
+    *,
+    bands: Sequence[str] | None = None,
+    nodata: float | None = None,
+    rescale: str | None = None,
+    match_gsd: bool = False,
+    bounds: Bounds | None = None,
+    aoi: Path | None = None,
+) -> Target:
+    """Look at the scene and settle everything that can be wrong about it before the first pixel is labelled."""
+    info = describe(scene)
+    bidx = match_bands(card.bands, info.descriptions, info.interpretations, bands)
+    source = SceneSource(
+        path=scene,
+        bidx=bidx,
+        dtype=card.dtype,
+        nodata=info.nodata if nodata is None else nodata,
+        masked=has_mask(info, bidx) and nodata is None,
+        fill=card.offset,
+    )
+    source = replace(source, rescale=_rescale(info, source, card, rescale))
+    source = replace(source, grid=_working_grid(info, card, match_gsd))
+    region, area = _region(info.grid, bounds, aoi)
+    return Target(info, source, region, area)
+
+
+def _rescale(info: SceneInfo, source: SceneSource, card: Card, wanted: str | None) -> Rescale | None:
+    kinds = {info.dtypes[band - 1] for band in source.bidx}
+    if len(kinds) > 1:
+        raise SceneError(
+            f"The bands of {info.path} are of different types ({', '.join(sorted(kinds))}); make them one."
+        )
+    (kind,) = kinds
+    if wanted is None:
+        if kind == card.dtype or (kind, card.dtype) in _SAME_MEANING:
+            return None
+        low, high = card.value_range[0]
+        raise ModelError(
+            f"{info.path} is {kind}, but the model was made for {card.dtype}; give --rescale MIN,MAX "
+            f"(the scene's values that are to become {low:g} and {high:g}) or --rescale auto."
+        )
+    if wanted != "auto":
+        return Rescale(*parse_rescale(wanted), card.value_range)
+    raw = replace(source, dtype=kind, fill=(0.0,) * len(source.bidx))
+    with raw.open() as scene:
+
+        def look(rect: Rect):  # type: ignore[no-untyped-def]
+            pixels = scene.read(rect)
+            return pixels.values, pixels.valid
+
+        low, high = robust_range(look, info.grid.width, info.grid.height)
+    _LOG.info("--rescale auto: the scene's values %g to %g are the model's range", low, high)
+    return Rescale(low, high, card.value_range)
+
+
+def _working_grid(info: SceneInfo, card: Card, match: bool) -> MapGrid | None:
+    grid = info.grid
+    distance = ground_sample_distance(grid.crs, grid.transform, grid.width, grid.height)
+    if not match:
+        _warn_of_mismatch(distance, card)
+        return None
+    if card.gsd is None:
+        raise ModelError(
+            "--match-gsd needs a model whose card names a ground sample distance; this one's does not."
+        )
+    if distance is None:
+        raise SceneError(
+            f"--match-gsd needs a scene with a CRS, so that its pixels have a size; {info.path} has none."
+        )
+    width = max(1, round(grid.width * distance[0] / card.gsd))
+    height = max(1, round(grid.height * distance[1] / card.gsd))
+    if (width, height) == (grid.width, grid.height):
+        return None
+    scaled = grid.transform @ Affine.scale(grid.width / width, grid.height / height)
+    _LOG.info("--match-gsd: reading the scene as %d x %d px of %g m", width, height, card.gsd)
+    return MapGrid(width, height, scaled, grid.crs)
+
+
+def _warn_of_mismatch(distance: tuple[float, float] | None, card: Card) -> None:
+    if distance is None or card.gsd is None:
+        return
+    own = math.sqrt(distance[0] * distance[1])
+    low, high = card.gsd_range or (card.gsd, card.gsd)
+    if not low / (1 + GSD_TOLERANCE) <= own <= high * (1 + GSD_TOLERANCE):
+        _LOG.warning(
+            "The scene's pixels measure %.3g m, the model was made for %.3g m; --match-gsd runs it at that size.",
+            own,
+            card.gsd,
+        )
+
+
+def _region(grid: MapGrid, bounds: Bounds | None, aoi: Path | None) -> tuple[Rect, Area | None]:
+    whole = Rect(0, 0, grid.width, grid.height)
+    if grid.gcps and (bounds or aoi):
+        raise UsageError(
+            "--bounds and --aoi need a scene with a transform; this one has ground control points, warp it first."
+        )
+    region = whole if bounds is None else pixels_within(bounds, grid.transform, grid.width, grid.height)
+    if aoi is None:
+        return region, None
+    area = Area(tuple(read_aoi(aoi, grid.crs)), grid.transform)
+    region = region.intersection(area.rect(grid.width, grid.height))
+    if region.empty:
+        raise SceneError("The area of interest and the bounds do not meet.")
+    return region, area

@@ -1,0 +1,84 @@
+"""Scenes and models that tests make for themselves."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import rasterio
+from rasterio.transform import from_origin
+
+# Under load, two-thread kernels on tiny tensors are many times slower than one thread.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+UTM = "EPSG:32631"
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("gdal") and shutil.which("gdalinfo") is None:
+        pytest.skip("GDAL's command-line tools are not installed")
+
+
+def landscape(height: int, width: int, bands: int = 4, seed: int = 0) -> np.ndarray:
+    """Smooth random fields with noise, uint8: large classes with ragged edges."""
+    rng = np.random.default_rng(seed)
+    y, x = np.mgrid[:height, :width]
+    image = np.zeros((bands, height, width))
+    for band in range(bands):
+        for _ in range(4):
+            a, b, phase = rng.normal(0, 0.08), rng.normal(0, 0.08), rng.uniform(0, 6.3)
+            image[band] += np.sin(a * x + b * y + phase)
+    image += rng.normal(0, 0.5, image.shape)
+    return np.clip(127 + 30 * image, 1, 254).astype(np.uint8)
+
+
+@pytest.fixture
+def make_scene(tmp_path: Path) -> Callable[..., Path]:
+    """Write an array [bands, H, W] as a GeoTIFF with named bands."""
+
+    def make(
+        values: np.ndarray,
+        name: str = "scene.tif",
+        *,
+        descriptions: tuple[str, ...] | None = ("red", "green", "blue", "nir"),
+        **profile: Any,
+    ) -> Path:
+        path = tmp_path / name
+        bands, height, width = values.shape
+        settings: dict[str, Any] = {
+            "driver": "GTiff",
+            "crs": UTM,
+            "transform": from_origin(500000, 5400000, 0.5, 0.5),
+            "photometric": "MINISBLACK",
+        } | profile
+        with rasterio.open(
+            path, "w", width=width, height=height, count=bands, dtype=values.dtype, **settings
+        ) as dataset:
+            dataset.write(values)
+            if descriptions:
+                dataset.descriptions = descriptions[:bands]
+        return path
+
+    return make
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A small model of the real geometry for red, green, blue and nir."""
+    from tiny_onnx import make_model
+
+    path = tmp_path / "model.onnx"
+    path.write_bytes(make_model())
+    return path
+
+
+@pytest.fixture
+def gdalinfo() -> Callable[[Path], str]:
+    def run(path: Path) -> str:
+        return subprocess.run(["gdalinfo", str(path)], check=True, capture_output=True, text=True).stdout
+
+    return run

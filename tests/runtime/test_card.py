@@ -1,0 +1,105 @@
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from iic_geotools.colours import MapClass
+from tiny_onnx import make_card, make_model
+
+from iic_geotools.errors import ModelError
+from iic_runtime.card import CARD_VERSION, Card, Origin
+from iic_runtime.modelfile import MODEL_VARIABLE, ModelFile, find_model, put_card, write_card
+from iic_runtime.onnxfile import with_metadata
+
+
+def test_a_card_survives_the_file() -> None:
+    card = make_card(
+        dtype="uint16",
+        offset=(1.0, 2.0, 3.0, 4.0),
+        scale=(0.1, 0.2, 0.4, 0.5),
+        gsd=0.2,
+        gsd_range=(0.1, 1.0),
+        parity={"labels_equal": 1.0},
+        packages={"torch": "2.15"},
+    )
+    card = replace(card, origin=Origin("run-1", 3, "lowest IIC loss", -1.5, "IGN", "Open Licence 2.0"))
+    assert Card.from_json(card.to_json()) == card
+    assert card.value_range[0] == (1.0, 11.0)
+
+
+def test_uint8_is_scaled_by_255_unless_said_otherwise() -> None:
+    assert make_card().value_range == ((0.0, 255.0),) * 4
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"version": CARD_VERSION + 1}, "install a newer iic-edge"),
+        ({"version": None}, "export it again"),
+        ({"bands": []}, "bands must be"),
+        ({"bands": ["red", "red", "blue", "nir"]}, "distinct names"),
+        ({"scale": [1, 1]}, "one number a band"),
+        ({"scale": [0, 1, 1, 1]}, "other than 0"),
+        ({"classes": []}, "1 to 254"),
+        ({"classes": [{"name": "a", "colour": "red"}]}, "colour"),
+        ({"classes": [{"label": "a"}]}, "unknown fields"),
+        ({"halo": -1}, "halo must be"),
+        ({"halo": "wide"}, "not a whole number"),
+        ({"stride": 0}, "stride must be"),
+        ({"dtype": "int16"}, "dtype must be"),
+        ({"task": "magic"}, "task must be"),
+        ({"surprise": 1}, "unknown fields"),
+    ],
+)
+def test_a_wrong_card_says_what_is_wrong(change: dict[str, object], message: str) -> None:
+    content = json.loads(make_card().to_json()) | change
+    with pytest.raises(ModelError, match=message):
+        Card.from_json(json.dumps(content))
+
+
+def test_a_card_that_is_not_json() -> None:
+    with pytest.raises(ModelError, match="not JSON"):
+        Card.from_json("{")
+    with pytest.raises(ModelError, match="version None"):
+        Card.from_json("[]")
+
+
+def test_reading_a_model_file(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    path.write_bytes(make_model())
+    assert ModelFile.read(path).card.name == "tiny"
+    assert len(ModelFile.read(path).digest) == 64
+    write_card(path, replace(ModelFile.read(path).card, classes=(MapClass("water", "#0000ff"),) * 1))
+    assert ModelFile.read(path).card.classes[0].name == "water"
+
+
+def test_files_that_are_no_model(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    with pytest.raises(ModelError, match=r"Cannot read the model .*No such file"):
+        ModelFile.read(path)
+    path.write_bytes(b"II*\0 not a model")
+    with pytest.raises(ModelError, match="cannot be used as a model: it is not an ONNX model"):
+        ModelFile.read(path)
+    path.write_bytes(with_metadata(make_model(), {}))
+    with pytest.raises(ModelError, match="it has no card"):
+        ModelFile.read(path)
+    path.write_bytes(with_metadata(make_model(), {"iic_card": '{"version": 99}'}))
+    with pytest.raises(ModelError, match="version 99"):
+        ModelFile.read(path)
+
+
+def test_other_metadata_is_kept() -> None:
+    model = with_metadata(make_model(), {"author": "me"})
+    from iic_runtime.onnxfile import read_metadata
+
+    assert read_metadata(put_card(model, make_card()))["author"] == "me"
+
+
+def test_the_environment_names_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "m.onnx"
+    path.write_bytes(make_model())
+    monkeypatch.setenv(MODEL_VARIABLE, str(path))
+    assert find_model(None).path == path
+    monkeypatch.delenv(MODEL_VARIABLE)
+    with pytest.raises(ValueError, match="No model was named"):
+        find_model(None)
