@@ -1,0 +1,116 @@
+"""Whether the tiles of a TIFF are really in the file.
+
+GDAL buffers what it writes and swallows the error if the last buffer does not fit on the disk, so a copy
+that "succeeded" may lack its tail. The tables of tile offsets tell.
+"""
+
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+
+_TILE_OFFSETS, _TILE_BYTE_COUNTS = 324, 325
+_UNSIGNED = {3: "u2", 4: "u4", 16: "u8"}  # SHORT, LONG, LONG8
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """Widths of a TIFF's numbers: `struct` formats of the entry count, an entry and the next directory."""
+
+    order: str
+    number: str
+    entry: str
+    pointer: str
+    inline: int
+
+
+@dataclass(frozen=True)
+class TileTable:
+    """Where the tiles of one image of the file are; a tile of no bytes is left out on purpose."""
+
+    offsets: npt.NDArray[np.uint64]
+    counts: npt.NDArray[np.uint64]
+
+    @property
+    def present(self) -> int:
+        """How many tiles there are."""
+        return int(np.count_nonzero(self.counts))
+
+    @property
+    def end(self) -> int:
+        """The first byte after the last tile."""
+        return int((self.offsets + self.counts).max(initial=0))
+
+
+def is_whole(path: Path, expected: list[int]) -> bool:
+    """Whether a tiled TIFF holds all its tiles.
+
+    Args:
+        path: The file.
+        expected: At least so many tiles each of its images must have, in the file's order.
+    """
+    try:
+        tables = tile_tables(path)
+    except (struct.error, ValueError, KeyError):
+        return False
+    size = path.stat().st_size
+    return len(tables) == len(expected) and all(
+        table.present >= least and table.end <= size for table, least in zip(tables, expected, strict=True)
+    )
+
+
+def tile_tables(path: Path) -> list[TileTable]:
+    """The tile tables of every image of a tiled TIFF or BigTIFF."""
+    tables = []
+    with path.open("rb") as file:
+        layout, position = _header(file)
+        while position:
+            entries, position = _directory(file, layout, position)
+            tables.append(
+                TileTable(
+                    _numbers(file, layout, entries[_TILE_OFFSETS]),
+                    _numbers(file, layout, entries[_TILE_BYTE_COUNTS]),
+                )
+            )
+    return tables
+
+
+def _header(file: BinaryIO) -> tuple[_Layout, int]:
+    order = {b"II": "<", b"MM": ">"}[file.read(2)]
+    (version,) = struct.unpack(f"{order}H", file.read(2))
+    if version == 43:
+        file.seek(8)
+        return _Layout(order, "Q", "HHQ8s", "Q", 8), *struct.unpack(f"{order}Q", file.read(8))
+    if version != 42:
+        raise ValueError(f"TIFF version {version}")
+    return _Layout(order, "H", "HHI4s", "I", 4), *struct.unpack(f"{order}I", file.read(4))
+
+
+def _directory(
+    file: BinaryIO, layout: _Layout, position: int
+) -> tuple[dict[int, tuple[int, int, bytes]], int]:
+    """The entries (type, count, value or its offset) of the directory at `position`, and the next one's."""
+
+    def unpack(form: str) -> tuple[Any, ...]:
+        return struct.unpack(layout.order + form, file.read(struct.calcsize(layout.order + form)))
+
+    file.seek(position)
+    (count,) = unpack(layout.number)
+    entries = {}
+    for _ in range(count):
+        tag, kind, length, value = unpack(layout.entry)
+        entries[tag] = (kind, length, value)
+    (following,) = unpack(layout.pointer)
+    return entries, following
+
+
+def _numbers(file: BinaryIO, layout: _Layout, entry: tuple[int, int, bytes]) -> npt.NDArray[np.uint64]:
+    kind, count, value = entry
+    dtype = np.dtype(layout.order + _UNSIGNED[kind])
+    if count * dtype.itemsize > layout.inline:
+        file.seek(struct.unpack(layout.order + layout.pointer, value)[0])
+        value = file.read(count * dtype.itemsize)
+    return np.frombuffer(value, dtype, count).astype(np.uint64)
