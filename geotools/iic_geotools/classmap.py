@@ -11,16 +11,15 @@ import rasterio.shutil
 from affine import Affine
 from rasterio._err import CPLE_BaseError
 from rasterio.errors import NotGeoreferencedWarning, RasterioError
-from rasterio.windows import Window
 
 from iic_geotools.colours import MAX_CLASSES, MapClass
 from iic_geotools.errors import OutputError, UsageError
 from iic_geotools.files import replacing, sync, write_atomically
+from iic_geotools.grid import Rect
 from iic_geotools.levels import (
     NODATA,
     NOWHERE,
     Level,
-    Rect,
     Reducer,
     mean_of_four,
     mode_of_four,
@@ -127,7 +126,7 @@ def assemble(
         with tempfile.TemporaryDirectory(dir=scratch or out.parent, prefix=f".{out.stem}.levels-") as folder:
             levels = _levels(full, grid, Path(folder), parts_grid=parts_grid, options=wanted, classes=classes)
             virtual = Path(folder) / "map.vrt"
-            rects = full if parts_grid is None else [(levels[0].path, Window(0, 0, grid.width, grid.height))]
+            rects = full if parts_grid is None else [(levels[0].path, Rect(0, 0, grid.width, grid.height))]
             layers = [level.path for level in levels[1:]]
             block = int(wanted["BLOCKSIZE"])
             write_vrt(virtual, grid, rects, block=block, overviews=layers, classes=classes, tags=tags)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,7 @@ from affine import Affine
 from rasterio.windows import Window
 
 from iic_geotools.errors import OutputError
+from iic_geotools.grid import Rect
 from iic_geotools.tiff import is_whole
 
 NODATA = 255
@@ -27,19 +28,6 @@ NOWHERE = Affine(2.0, 0.0, 0.0, 0.0, -2.0, 0.0)
 
 Bytes = npt.NDArray[np.uint8]
 Reducer = Callable[[Bytes], Bytes]
-
-
-class Rect(Protocol):
-    """A rectangle of pixels; a tile of a grid and a rasterio Window are both one."""
-
-    @property
-    def col_off(self) -> int: ...  # noqa: D102
-    @property
-    def row_off(self) -> int: ...  # noqa: D102
-    @property
-    def width(self) -> int: ...  # noqa: D102
-    @property
-    def height(self) -> int: ...  # noqa: D102
 
 
 @dataclass(frozen=True)
@@ -74,8 +62,8 @@ def touched_blocks(rects: Iterable[Rect], width: int, height: int, block: int) -
     """Which blocks of a raster the rectangles touch."""
     touched = np.zeros((-(-height // block), -(-width // block)), bool)
     for rect in rects:
-        rows = slice(rect.row_off // block, -(-(rect.row_off + rect.height) // block))
-        cols = slice(rect.col_off // block, -(-(rect.col_off + rect.width) // block))
+        rows = slice(rect.row // block, -(-rect.bottom // block))
+        cols = slice(rect.col // block, -(-rect.right // block))
         touched[rows, cols] = True
     return touched
 

@@ -12,7 +12,8 @@ from rasterio.control import GroundControlPoint
 from rasterio.crs import CRS
 
 from iic_geotools.colours import MapClass, rgb
-from iic_geotools.levels import NODATA, Rect
+from iic_geotools.grid import Rect
+from iic_geotools.levels import NODATA
 
 
 @dataclass(frozen=True)
@@ -131,7 +132,7 @@ def _source(path: Path, rect: Rect, block: int) -> str:
         f'<SourceProperties RasterXSize="{rect.width}" RasterYSize="{rect.height}" DataType="Byte"'
         f' BlockXSize="{block}" BlockYSize="{block}"/>'
         f'<SrcRect xOff="0" yOff="0" xSize="{rect.width}" ySize="{rect.height}"/>'
-        f'<DstRect xOff="{rect.col_off}" yOff="{rect.row_off}" xSize="{rect.width}" ySize="{rect.height}"/>'
+        f'<DstRect xOff="{rect.col}" yOff="{rect.row}" xSize="{rect.width}" ySize="{rect.height}"/>'
         "</SimpleSource>\n"
     )
 

@@ -18,6 +18,7 @@ from rio_cogeo import cog_validate
 from iic_geotools.classmap import NODATA, MapGrid, assemble
 from iic_geotools.colours import MapClass, distinct_colours
 from iic_geotools.errors import OutputError, UsageError
+from iic_geotools.grid import Rect
 
 CLASSES = [MapClass(f"class <{i}> & é", colour) for i, colour in enumerate(distinct_colours(6))]
 LAMBERT = CRS.from_epsg(2154)
@@ -52,7 +53,7 @@ def cut(folder, pixels, size):
             piece = pixels[y : y + size, x : x + size]
             path = folder / f"{y}-{x}.tif"
             write_part(path, piece)
-            parts.append((path, Window(x, y, piece.shape[1], piece.shape[0])))
+            parts.append((path, Rect(x, y, piece.shape[1], piece.shape[0])))
     return parts
 
 
@@ -185,7 +186,7 @@ def test_sparse_map_takes_the_room_of_its_data(tmp_path):
     parts = []
     for number, (x, y) in enumerate(spots):
         write_part(tmp_path / f"part-{number}.tif", piece)
-        parts.append((tmp_path / f"part-{number}.tif", Window(x, y, 512, 512)))
+        parts.append((tmp_path / f"part-{number}.tif", Rect(x, y, 512, 512)))
     out = tmp_path / "map.tif"
     assemble(parts, out, MapGrid(side, side, TRANSFORM, LAMBERT), classes=CLASSES)
     assert out.stat().st_size < 1_000_000
@@ -353,7 +354,7 @@ def assemble_with_a_limit(folder: Path, limit: int) -> subprocess.CompletedProce
         from iic_geotools.classmap import MapGrid, assemble
         from iic_geotools.colours import MapClass
         from iic_geotools.errors import OutputError
-        from rasterio.windows import Window
+        from iic_geotools.grid import Rect
 
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         folder, limit = Path(sys.argv[1]), int(sys.argv[2])
@@ -361,7 +362,7 @@ def assemble_with_a_limit(folder: Path, limit: int) -> subprocess.CompletedProce
         for path in sorted((folder / "parts").iterdir()):
             y, x = map(int, path.stem.split("-"))
             with rasterio.open(path) as part:
-                parts.append((path, Window(x, y, part.width, part.height)))
+                parts.append((path, Rect(x, y, part.width, part.height)))
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
         classes = [MapClass(str(i), "#102030") for i in range(6)]
         try:
