@@ -8,7 +8,7 @@ is an empty file.
 import json
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from rasterio.io import MemoryFile
 
 from iic_geotools.errors import OutputError
 from iic_geotools.files import write_atomically
+from iic_geotools.levels import NODATA
 
 MANIFEST = "manifest.json"
 LOCK = "lock"
@@ -30,15 +31,9 @@ BLOCK = 512
 class PartFolder:
     """A folder of parts; one layer for each file that is made of them ("labels", "confidence")."""
 
-    def __init__(self, path: Path, layers: Mapping[str, int]) -> None:
-        """Take the folder at `path`.
-
-        Args:
-            path: the folder.
-            layers: name of each layer and its value for "no data".
-        """
+    def __init__(self, path: Path, layers: Sequence[str]) -> None:
         self.path = path
-        self.layers = dict(layers)
+        self.layers = tuple(layers)
 
     def file(self, layer: str, index: int) -> Path:
         """Where a part is, or will be."""
@@ -50,8 +45,8 @@ class PartFolder:
 
     def write(self, index: int, content: Mapping[str, NDArray[np.uint8]] | None) -> None:
         """Write a part, all its layers; None where it holds no data."""
-        for layer, nodata in self.layers.items():
-            data = b"" if content is None else encode(content[layer], nodata)
+        for layer in self.layers:
+            data = b"" if content is None else encode(content[layer])
             try:
                 write_atomically(self.file(layer, index), data)
             except OSError as error:
@@ -90,7 +85,7 @@ class PartFolder:
             file.unlink(missing_ok=True)
             for entry in self.path.iterdir():
                 if entry.name != LOCK:
-                    entry.unlink()
+                    _remove(entry)
             try:
                 write_atomically(file, manifest.encode())
             except OSError as error:
@@ -98,7 +93,7 @@ class PartFolder:
                     f"Cannot write to {self.path} ({error.strerror}); make room first."
                 ) from error
         for leftover in self.path.glob(".*"):
-            leftover.unlink()
+            _remove(leftover)
 
     def _count(self) -> int:
         return sum(1 for _ in self.path.glob("*-*.tif"))
@@ -108,7 +103,14 @@ class PartFolder:
         shutil.rmtree(self.path, ignore_errors=True)
 
 
-def encode(values: NDArray[np.uint8], nodata: int) -> bytes:
+def _remove(entry: Path) -> None:
+    if entry.is_dir():
+        shutil.rmtree(entry)
+    else:
+        entry.unlink()
+
+
+def encode(values: NDArray[np.uint8]) -> bytes:
     """A part as a small tiled GeoTIFF, made in memory so that writing it is one write that can fail."""
     height, width = values.shape
     with catch_warnings(), MemoryFile() as memory:
@@ -116,7 +118,7 @@ def encode(values: NDArray[np.uint8], nodata: int) -> bytes:
         profile = {"driver": "GTiff", "width": width, "height": height, "count": 1, "dtype": "uint8"}
         if min(width, height) >= BLOCK:
             profile |= {"tiled": True, "blockxsize": BLOCK, "blockysize": BLOCK}
-        with memory.open(**profile, nodata=nodata, compress="zstd", zstd_level=1) as dataset:
+        with memory.open(**profile, nodata=NODATA, compress="zstd", zstd_level=1) as dataset:
             dataset.write(values, 1)
         return bytes(memory.getbuffer())
 

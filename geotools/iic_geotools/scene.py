@@ -5,7 +5,7 @@
 """
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -160,7 +160,8 @@ def open_raster(path: str) -> Iterator[Any]:
         if "://" not in path and not path.startswith("/vsi") and not Path(path).exists():
             raise SceneError(f"There is no file {path}; check the path.") from error
         raise SceneError(f"{path} is not a raster that GDAL can open ({_cause(error)}).") from error
-    with dataset:
+    # Not `with dataset`, which ties it to this thread's GDAL environment: handles are closed by other threads too.
+    with closing(dataset):
         yield dataset
 
 
@@ -218,19 +219,18 @@ def _regridded(dataset: Any, source: SceneSource) -> Iterator[Any]:
         if source.masked and not _alpha_bands(dataset):
             # The warper honours an alpha band, but no mask.
             dataset = opened.enter_context(open_raster(_with_mask_as_alpha(dataset)))
-        yield opened.enter_context(
-            WarpedVRT(
-                dataset,
-                crs=dataset.crs,
-                transform=grid.transform,
-                width=grid.width,
-                height=grid.height,
-                resampling=Resampling.bilinear if finer else Resampling.average,
-                # An approximated transform would make pixels depend on their tile; rasterio refuses an exact 0.
-                tolerance=1e-9,
-                nodata=source.nodata,
-            )
+        warped = WarpedVRT(
+            dataset,
+            crs=dataset.crs,
+            transform=grid.transform,
+            width=grid.width,
+            height=grid.height,
+            resampling=Resampling.bilinear if finer else Resampling.average,
+            # An approximated transform would make pixels depend on their tile; rasterio refuses an exact 0.
+            tolerance=1e-9,
+            nodata=source.nodata,
         )
+        yield opened.enter_context(closing(warped))
 
 
 def _with_mask_as_alpha(dataset: Any) -> str:

@@ -49,6 +49,17 @@ class MapGrid:
             gcps_crs or None,
         )
 
+    def crop(self, rect: Rect) -> "MapGrid":
+        """The pixels of `rect`, at their place."""
+        gcps = tuple(
+            GroundControlPoint(gcp.row - rect.row, gcp.col - rect.col, gcp.x, gcp.y, gcp.z, gcp.id, gcp.info)
+            for gcp in self.gcps
+        )
+        # Where there is no georeference, the identity is a sign of that and not a place.
+        nowhere = self.transform == Affine.identity()
+        transform = self.transform if nowhere else self.transform @ Affine.translation(rect.col, rect.row)
+        return MapGrid(rect.width, rect.height, transform, self.crs, gcps, self.gcps_crs)
+
     def same_place(self, other: "MapGrid") -> bool:
         """Whether both grids are georeferenced alike, to the last digit."""
 

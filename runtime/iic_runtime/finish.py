@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from iic_geotools.areas import class_areas, write_stats
-from iic_geotools.classmap import NODATA, assemble
+from iic_geotools.classmap import assemble
 from iic_geotools.pam import sidecar_path
 from iic_geotools.preview import preview
 from iic_geotools.vectors import polygonise
@@ -13,7 +13,6 @@ from iic_geotools import __version__
 from iic_geotools.files import put_in_place
 from iic_geotools.grid import Rect
 from iic_runtime.outputs import Outputs
-from iic_runtime.pipeline import NO_CONFIDENCE
 from iic_runtime.planning import Target
 from iic_runtime.segmenter import Segmenter
 
@@ -38,11 +37,11 @@ def finish(
         return made[-1][0]
 
     whole = making(outputs.map)
-    assemble(placed["labels"], whole, grid, classes=classes, nodata=NODATA, tags=tags, options=options)
+    assemble(placed["labels"], whole, grid, classes=classes, tags=tags, options=options)
     if outputs.confidence:
         file = making(outputs.confidence)
         assemble(
-            placed["confidence"], file, grid, classes=None, nodata=NO_CONFIDENCE, tags=tags, options=options
+            placed["confidence"], file, grid, classes=None, tags=tags, options=options
         )
     if outputs.polygons:
         polygonise(whole, making(outputs.polygons), classes, min_area)

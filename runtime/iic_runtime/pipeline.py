@@ -25,13 +25,13 @@ OnTile = Callable[[Tile, bool], None]
 
 GPU_READERS = 4
 PARTS_IN_FLIGHT = 2
-# A sure pixel is 255, the least sure one of 254 classes rounds to 1: 0 is free to mean "no data".
-NO_CONFIDENCE = 0
+# 255 is nodata in every map, so the surest pixel of a confidence map is written as 254.
+SUREST = NODATA - 1
 
 
-def layers(confidence: bool) -> dict[str, int]:
-    """The layers of a map, and what each holds where there is no data."""
-    return {"labels": NODATA, "confidence": NO_CONFIDENCE} if confidence else {"labels": NODATA}
+def layers(confidence: bool) -> tuple[str, ...]:
+    """The layers of a map."""
+    return ("labels", "confidence") if confidence else ("labels",)
 
 
 def write_parts(
@@ -101,13 +101,13 @@ def _label(
         tiles, pixels = [tile for tile, _ in group], [each for _, each in group]
         if content is None:
             shape = (part.rect.height, part.rect.width)
-            content = {
-                name: np.full(shape, empty, np.uint8) for name, empty in layers(job.confidence).items()
-            }
+            content = {name: np.full(shape, NODATA, np.uint8) for name in layers(job.confidence)}
         for tile, result in zip(tiles, segmenter.run(tiles, pixels, job.confidence), strict=True):
             place = tile.core.relative_to(part.rect).slices
-            for name, values in content.items():
-                values[place] = getattr(result, name)
+            content["labels"][place] = result.labels
+            if job.confidence:
+                sure = np.minimum(result.confidence, SUREST)
+                content["confidence"][place] = np.where(result.labels == NODATA, np.uint8(NODATA), sure)
             on_tile(tile, True)
     return content
 

@@ -11,6 +11,7 @@ from iic_geotools.vrt import MapGrid, write_vrt
 from numpy.typing import NDArray
 from rasterio.windows import Window
 
+from iic_geotools.classmap import NODATA
 from iic_geotools.grid import Grid, Part, Rect, Tile
 from iic_geotools.parts import BLOCK, PartFolder
 from iic_geotools.scene import Scene, open_raster
@@ -32,12 +33,12 @@ def regrid_parts(
     """
     grid = Grid(target.info.grid.width, target.info.grid.height, TILE, halo=0, stride=1, region=target.region)
     parts = list(grid.parts(PART_PIXELS // TILE**2))
-    regridded = PartFolder(folder.path, {PREFIX + layer: nodata for layer, nodata in folder.layers.items()})
+    regridded = PartFolder(folder.path, [PREFIX + layer for layer in folder.layers])
     done = 0
     with replace(job.source, grid=None).open() as scene, _mosaics(job, folder) as mosaics:
         for part in parts:
             if not regridded.done(part.index):
-                regridded.write(part.index, _regrid(part, job, target, scene, mosaics, folder.layers))
+                regridded.write(part.index, _regrid(part, job, target, scene, mosaics))
             done += part.rect.area
             progress(Progress("regrid", done, target.region.area))
     return regridded, parts, target.region
@@ -49,7 +50,7 @@ def _mosaics(job: Job, folder: PartFolder) -> Iterator[Mapping[str, Any]]:
     region = job.grid.area
     with ExitStack() as opened:
         mosaics = {}
-        for layer, nodata in folder.layers.items():
+        for layer in folder.layers:
             files = [(folder.file(layer, part.index), part.rect.relative_to(region)) for part in job.parts()]
             sources = [(file, rect) for file, rect in files if file.stat().st_size]
             vrt = folder.path / f"{layer}.vrt"
@@ -58,7 +59,6 @@ def _mosaics(job: Job, folder: PartFolder) -> Iterator[Mapping[str, Any]]:
                 MapGrid(region.width, region.height, Affine.identity()),
                 sources,
                 block=BLOCK,
-                nodata=nodata,
             )
             mosaics[layer] = opened.enter_context(open_raster(str(vrt)))
         yield mosaics
@@ -70,7 +70,6 @@ def _regrid(
     target: Target,
     scene: Scene,
     mosaics: Mapping[str, Any],
-    nodata: Mapping[str, int],
 ) -> dict[str, NDArray[np.uint8]] | None:
     content: dict[str, NDArray[np.uint8]] | None = None
     for tile in part.tiles:
@@ -79,14 +78,14 @@ def _regrid(
             continue
         if content is None:
             shape = (part.rect.height, part.rect.width)
-            content = {PREFIX + layer: np.full(shape, empty, np.uint8) for layer, empty in nodata.items()}
+            content = {PREFIX + layer: np.full(shape, NODATA, np.uint8) for layer in mosaics}
         rows, columns = _nearest(tile.core, job, target)
         window = Window(columns[0], rows[0], columns[-1] - columns[0] + 1, rows[-1] - rows[0] + 1)
         place = tile.core.relative_to(part.rect).slices
         for layer, mosaic in mosaics.items():
             coarse = mosaic.read(1, window=window)
             fine = coarse[np.ix_(rows - rows[0], columns - columns[0])]
-            content[PREFIX + layer][place] = np.where(valid, fine, np.uint8(nodata[layer]))
+            content[PREFIX + layer][place] = np.where(valid, fine, np.uint8(NODATA))
     return content
 
 

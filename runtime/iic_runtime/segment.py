@@ -99,7 +99,7 @@ def segment_raster(
         co: creation options of GDAL's COG driver.
         overwrite: replace outputs that exist.
         resume: take up the parts of an earlier run of the same work.
-        confidence: also write 255 x the probability of each label, .tif; 0 is nodata.
+        confidence: also write 255 x the probability of each label (254 at most), .tif.
         polygons: also write polygons, .gpkg, .fgb or .geojson.
         min_area: leave out polygons smaller than this many square metres.
         stats: also write the area of each class, .json or .csv.

@@ -52,7 +52,7 @@ def segment_raster(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace outputs that exist.")] = False,
     resume: Annotated[bool, typer.Option(help="Go on with the parts of an interrupted run.")] = True,
     confidence: Annotated[
-        Path | None, typer.Option(help="Also write the confidence, 1 to 255, as .tif.")
+        Path | None, typer.Option(help="Also write the confidence, 0 to 254, as .tif.")
     ] = None,
     polygons: Annotated[
         Path | None, typer.Option(help="Also write polygons: .gpkg, .fgb or .geojson.")
