@@ -14,7 +14,7 @@ from iic_geotools.errors import DataError
 from iic_train.data.base import Dataset, Images
 from iic_train.evaluate import Evaluation, Predict, evaluate_clusters
 
-_SAMPLE_PIXELS = 1_000_000
+_SAMPLE_PIXELS = 200_000
 _CHUNK = 1 << 18
 
 
@@ -29,7 +29,7 @@ def kmeans_baseline(
     """Cluster raw values with k-means and score the clusters as if a network had found them.
 
     Clustering data sets are clustered by all values of an image, segmentation ones by those of a pixel, each
-    channel scaled to unit deviation; the centres are found on up to a million pixels of the training part.
+    channel scaled to unit deviation; the centres are found on up to 200,000 pixels of the training part.
 
     Args:
         dataset: What to cluster.
@@ -119,7 +119,7 @@ def _flat_images(images: Images) -> Tensor:
 
 
 def _sampled_pixels(images: Images, seed: int) -> Tensor:
-    """Up to a million valid pixels, as many from each image."""
+    """Up to 200,000 valid pixels, as many from each image."""
     rng = np.random.default_rng(seed)
     share = max(1, _SAMPLE_PIXELS // len(images))
 

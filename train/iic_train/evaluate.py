@@ -4,7 +4,7 @@ Everything is read off confusion matrices filled in one pass over the images: on
 curve over the share of labels one a random subset.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -143,17 +143,13 @@ def evaluate_clusters(
     """
     classes = len(dataset.classes)
     same = dataset.map is dataset.test
-    draws = _bucket_draws(len(dataset.map), seed)
-    shares = [Confusion(len(LABEL_FRACTIONS) * clusters, classes, device) for _ in draws]
+    shares = _Shares(len(dataset.map), clusters, classes, seed)
     mapped: list[Confusion] = []
     for predicted, labels, indices in _predictions(predict, dataset.map, crop, batch_size, device):
         mapped = mapped or [Confusion(clusters, classes, device) for _ in predicted]
         for confusion, answer in zip(mapped, predicted, strict=True):
             confusion.add(answer, labels)
-        for share, buckets in zip(shares, draws, strict=True):
-            bucket = torch.from_numpy(buckets[indices]).to(device)
-            bucket = bucket.view(-1, *[1] * (labels.ndim - 1))
-            share.add(bucket * clusters + predicted[chosen], labels)
+        shares.add(predicted[chosen], labels, indices)
     tested = mapped
     if not same:
         tested = [Confusion(clusters, classes, device) for _ in mapped]
@@ -164,7 +160,6 @@ def evaluate_clusters(
         raise DataError(f"The data set {dataset.name} has no labels to evaluate with.")
     if not 0 <= chosen < len(mapped):
         raise UsageError(f"There is no sub-head {chosen}: the network has {len(mapped)}.")
-    test = tested[chosen].counts
     return Evaluation(
         protocol="many_to_one" if overcluster else "one_to_one",
         classes=dataset.classes,
@@ -172,7 +167,7 @@ def evaluate_clusters(
             _sub_head(a.counts, b.counts, overcluster) for a, b in zip(mapped, tested, strict=True)
         ),
         chosen=chosen,
-        fewer_labels=_fewer_labels([share.counts for share in shares], test, overcluster),
+        fewer_labels=shares.accuracies(tested[chosen].counts, overcluster),
     )
 
 
@@ -188,25 +183,38 @@ def _sub_head(mapped: Counts, tested: Counts, overcluster: bool) -> SubHead:
     )
 
 
-def _bucket_draws(count: int, seed: int) -> list[NDArray[np.int64]]:
-    """For each draw, the smallest share of labels that contains each image: larger shares contain it too."""
-    rng = np.random.default_rng(seed)
-    limits = np.maximum(1, np.round(np.array(LABEL_FRACTIONS) * count))
-    return [np.searchsorted(limits, rng.permutation(count) + 1) for _ in range(_REPEATS)]
+class _Shares:
+    """Confusion matrices of random shares of the labelled images, several draws at once.
 
+    An image belongs to one bucket a draw: the smallest share that contains it. Larger shares contain it too,
+    so their matrices are running sums over the buckets.
+    """
 
-def _fewer_labels(shares: Sequence[Counts], tested: Counts, overcluster: bool) -> tuple[FewerLabels, ...]:
-    match = many_to_one if overcluster else one_to_one
-    accuracy = np.array(
-        [
-            [score(tested, match(part)).accuracy for part in share.reshape(-1, *tested.shape).cumsum(0)]
-            for share in shares
-        ]
-    )
-    return tuple(
-        FewerLabels(fraction, float(mean), float(deviation))
-        for fraction, mean, deviation in zip(LABEL_FRACTIONS, accuracy.mean(0), accuracy.std(0), strict=True)
-    )
+    def __init__(self, images: int, clusters: int, classes: int, seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        limits = np.maximum(1, np.round(np.array(LABEL_FRACTIONS) * images))
+        self.buckets = [np.searchsorted(limits, rng.permutation(images) + 1) for _ in range(_REPEATS)]
+        self.counts = np.zeros((_REPEATS, len(LABEL_FRACTIONS), clusters, classes), np.int64)
+
+    def add(self, predicted: Tensor, labels: Tensor, indices: NDArray[np.int64]) -> None:
+        clusters, classes = self.counts.shape[2:]
+        images = torch.arange(len(predicted), device=predicted.device).view(-1, *[1] * (predicted.ndim - 1))
+        confusion = Confusion(len(predicted) * clusters, classes, predicted.device)
+        confusion.add(images * clusters + predicted, labels)
+        by_image = confusion.counts.reshape(-1, clusters, classes)
+        for counts, buckets in zip(self.counts, self.buckets, strict=True):
+            np.add.at(counts, buckets[indices], by_image)
+
+    def accuracies(self, tested: Counts, overcluster: bool) -> tuple[FewerLabels, ...]:
+        match = many_to_one if overcluster else one_to_one
+        shares = self.counts.cumsum(1)
+        accuracy = np.array([[score(tested, match(share)).accuracy for share in draw] for draw in shares])
+        return tuple(
+            FewerLabels(fraction, float(mean), float(deviation))
+            for fraction, mean, deviation in zip(
+                LABEL_FRACTIONS, accuracy.mean(0), accuracy.std(0), strict=True
+            )
+        )
 
 
 def _predictions(
