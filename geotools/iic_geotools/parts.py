@@ -6,6 +6,7 @@ is an empty file.
 """
 
 import json
+import logging
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,8 +24,10 @@ from iic_geotools.errors import OutputError
 from iic_geotools.files import write_atomically
 from iic_geotools.levels import NODATA
 
+_LOG = logging.getLogger(__name__)
 MANIFEST = "manifest.json"
 LOCK = "lock"
+PLACING = "placing"
 BLOCK = 512
 
 
@@ -51,16 +54,15 @@ class PartFolder:
                 write_atomically(self.file(layer, index), data)
             except OSError as error:
                 raise OutputError(
-                    f"Cannot write to {self.path} ({error.strerror}); make room or allow writing, then run again: "
-                    "it goes on from the parts that are done."
+                    f"Cannot write to {self.path} ({error.strerror}); make room first."
                 ) from error
 
     @contextmanager
     def claimed(self, manifest: Mapping[str, Any], resume: bool) -> Iterator[int]:
         """Hold the folder for this run and yield how many files of an earlier run of the same work it holds.
 
-        Parts of other work, and all of them if `resume` is off, are removed first. The folder goes with the last
-        of its parts if the block fails before any part was done.
+        Parts of other work, and all of them if `resume` is off, are removed first. If the block fails, parts that
+        are done stay, and the log says so; without any, the folder goes.
         """
         try:
             self.path.mkdir(exist_ok=True)
@@ -69,14 +71,18 @@ class PartFolder:
             raise OutputError(
                 f"Cannot make the folder {self.path} ({error.strerror}); choose another output."
             ) from error
-        try:
-            with lock:
-                _lock(lock, self.path)
+        with lock:
+            _lock(lock, self.path)
+            try:
                 self._adopt(json.dumps(manifest, indent=1, sort_keys=True), resume)
                 yield self._count()
-        finally:
-            if self.path.exists() and not self._count():
-                self.remove()
+            finally:
+                if self.path.exists() and self._count():
+                    _LOG.warning(
+                        "What is done is kept in %s; the same command goes on from there.", self.path
+                    )
+                else:
+                    self.remove()
 
     def _adopt(self, manifest: str, resume: bool) -> None:
         file = self.path / MANIFEST
@@ -97,6 +103,15 @@ class PartFolder:
 
     def _count(self) -> int:
         return sum(1 for _ in self.path.glob("*-*.tif"))
+
+    @property
+    def placing(self) -> bool:
+        """Whether a run of this work was putting its results in place when it ended: those there are its own."""
+        return (self.path / PLACING).exists()
+
+    def begin_placing(self) -> None:
+        """Note that from now on results appear under their final names."""
+        write_atomically(self.path / PLACING, b"")
 
     def remove(self) -> None:
         """Remove the folder and all that is in it."""

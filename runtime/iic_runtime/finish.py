@@ -4,14 +4,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from iic_geotools.areas import class_areas, write_stats
-from iic_geotools.classmap import assemble
-from iic_geotools.pam import sidecar_path
 from iic_geotools.preview import preview
 from iic_geotools.vectors import polygonise
 
 from iic_geotools import __version__
+from iic_geotools.classmap import assemble
 from iic_geotools.files import put_in_place
 from iic_geotools.grid import Rect
+from iic_geotools.pam import sidecar_path
+from iic_geotools.parts import PartFolder
 from iic_runtime.outputs import Outputs
 from iic_runtime.planning import Target
 from iic_runtime.segmenter import Segmenter
@@ -22,6 +23,7 @@ Placed = Mapping[str, Sequence[tuple[Path, Rect]]]
 def finish(
     outputs: Outputs,
     target: Target,
+    folder: PartFolder,
     placed: Placed,
     segmenter: Segmenter,
     options: Mapping[str, str],
@@ -33,22 +35,21 @@ def finish(
     made: list[tuple[Path, Path]] = []
 
     def making(target_file: Path) -> Path:
-        made.append((outputs.parts / f"made{len(made)}{target_file.suffix.lower()}", target_file))
+        made.append((folder.path / f"made{len(made)}{target_file.suffix.lower()}", target_file))
         return made[-1][0]
 
     whole = making(outputs.map)
     assemble(placed["labels"], whole, grid, classes=classes, tags=tags, options=options)
     if outputs.confidence:
         file = making(outputs.confidence)
-        assemble(
-            placed["confidence"], file, grid, classes=None, tags=tags, options=options
-        )
+        assemble(placed["confidence"], file, grid, classes=None, tags=tags, options=options)
     if outputs.polygons:
         polygonise(whole, making(outputs.polygons), classes, min_area)
     if outputs.stats:
         write_stats(making(outputs.stats), class_areas(whole, classes))
     if outputs.preview:
         preview(target.info.path, whole, making(outputs.preview), classes, bidx=target.source.bidx[:3])
+    folder.begin_placing()
     for source, final in reversed(made):
         if sidecar_path(source).exists():
             put_in_place(sidecar_path(source), sidecar_path(final))

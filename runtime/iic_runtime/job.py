@@ -9,8 +9,8 @@ from iic_geotools.grid import Grid, Part
 from iic_geotools.regions import Area
 from iic_geotools.scene import SceneSource
 
-# A part is held in memory until it is written.
-PART_PIXELS = 16 << 20
+# A part is held in memory until it is written, and is what a killed run loses at most.
+PART_PIXELS = 4 << 20
 
 
 @dataclass(frozen=True)

@@ -55,9 +55,19 @@ class Outputs:
         for file in self.files:
             if file.resolve() in sources:
                 raise UsageError(f"{file} is an input of this run; give the output another name.")
-            if file.exists() and not overwrite:
-                raise OutputError(f"{file} exists; give another name, or --overwrite to replace it.")
             _check_folder(file)
+        if not overwrite:
+            self.check_absent()
+
+    def check_absent(self) -> None:
+        """Refuse to replace what is there.
+
+        Raises:
+            OutputError: a file is there already.
+        """
+        for file in self.files:
+            if file.exists():
+                raise OutputError(f"{file} exists; give another name, or --overwrite to replace it.")
 
 
 def _check_folder(file: Path) -> None:
@@ -66,7 +76,7 @@ def _check_folder(file: Path) -> None:
         raise OutputError(f"There is no folder {folder}; make it first.")
     if file.is_dir():
         raise OutputError(f"{file} is a folder; give the name of a file.")
-    if not os.access(folder, os.W_OK | os.X_OK):
+    if not os.access(folder, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
         raise OutputError(
             f"The folder {folder} cannot be written to; choose another or change its permissions."
         )

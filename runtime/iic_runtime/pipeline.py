@@ -10,8 +10,8 @@ from threading import local
 from typing import TypeVar
 
 import numpy as np
-from iic_geotools.classmap import NODATA
 
+from iic_geotools.classmap import NODATA
 from iic_geotools.grid import Part, Tile
 from iic_geotools.parts import PartFolder
 from iic_geotools.scene import Pixels, Scene

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 from affine import Affine
-from iic_geotools.vrt import MapGrid, write_vrt
 from numpy.typing import NDArray
 from rasterio.windows import Window
 
@@ -15,6 +14,7 @@ from iic_geotools.classmap import NODATA
 from iic_geotools.grid import Grid, Part, Rect, Tile
 from iic_geotools.parts import BLOCK, PartFolder
 from iic_geotools.scene import Scene, open_raster
+from iic_geotools.vrt import MapGrid, write_vrt
 from iic_runtime.job import PART_PIXELS, Job
 from iic_runtime.planning import Target
 from iic_runtime.progress import OnProgress, Progress

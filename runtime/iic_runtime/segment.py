@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import rasterio
-from iic_geotools.classmap import creation_options
 
+from iic_geotools.classmap import creation_options
 from iic_geotools.errors import UsageError
 from iic_geotools.grid import Grid, Tile
 from iic_geotools.parts import PartFolder
@@ -112,7 +112,8 @@ def segment_raster(
     begun = time.monotonic()
     scene = os.fspath(scene)
     outputs = Outputs(Path(out), *map(_path, (confidence, polygons, stats, preview)))
-    outputs.check([scene, *([] if aoi is None else [os.fspath(aoi)])], overwrite)
+    folder = PartFolder(outputs.parts, layers(confidence is not None))
+    outputs.check([scene, *([] if aoi is None else [os.fspath(aoi)])], overwrite or folder.placing)
     options = creation_options(co or {})
     if min_area and polygons is None:
         raise UsageError("--min-area is about --polygons; give both or neither.")
@@ -131,15 +132,15 @@ def segment_raster(
     )
     job = _job(target, segmenter, confidence is not None)
     _announce(target, segmenter)
-    with rasterio.Env(GDAL_CACHEMAX=_cache_size(job, target)):
-        folder = PartFolder(outputs.parts, layers(job.confidence))
-        with folder.claimed(job.manifest(), resume) as reused:
-            counts = _write_missing(job, folder, segmenter, progress)
-            placed = _map_parts(job, target, folder, progress)
-            progress(Progress("write", 0, 1))
-            finish(outputs, target, placed, segmenter, options, min_area)
-            progress(Progress("write", 1, 1))
-            folder.remove()
+    with rasterio.Env(GDAL_CACHEMAX=_cache_size(job, target)), folder.claimed(job.manifest(), resume) as reused:
+        if not (overwrite or folder.placing):
+            outputs.check_absent()
+        counts = _write_missing(job, folder, segmenter, progress)
+        placed = _map_parts(job, target, folder, progress)
+        progress(Progress("write", 0, 1))
+        finish(outputs, target, folder, placed, segmenter, options, min_area)
+        progress(Progress("write", 1, 1))
+        folder.remove()
     return Summary(
         map=outputs.map,
         provider=segmenter.provider,

@@ -70,7 +70,7 @@ def segment_raster(
     traceback: Traceback = False,
 ) -> None:
     """Map the land cover of SCENE with one model file and write it to OUT."""
-    with shell(verbose, quiet, traceback, "The same command goes on where this one stopped."):
+    with shell(verbose, quiet, traceback):
         from iic_geotools.regions import parse_bounds
         from iic_runtime.outputs import parse_creation_options, parse_size
         from iic_runtime.progress import reporter

@@ -18,9 +18,7 @@ INTERRUPTED = 130
 
 
 @contextmanager
-def shell(
-    verbose: bool = False, quiet: bool = False, traceback: bool = False, resume_hint: str = ""
-) -> Iterator[None]:
+def shell(verbose: bool = False, quiet: bool = False, traceback: bool = False) -> Iterator[None]:
     """Run a command's body: exit code 2 for wrong usage, 1 for other errors, 130 when interrupted."""
     level = logging.DEBUG if verbose else logging.ERROR if quiet else logging.INFO
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr, force=True)
@@ -34,5 +32,5 @@ def shell(
         typer.echo(f"Error: {error}", err=True)
         raise typer.Exit(2 if isinstance(error, UsageError) else 1) from error
     except KeyboardInterrupt as error:
-        typer.echo(f"Interrupted. {resume_hint}".strip(), err=True)
+        typer.echo("Interrupted.", err=True)
         raise typer.Exit(INTERRUPTED) from error
