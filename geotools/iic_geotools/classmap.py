@@ -1,14 +1,13 @@
 """One Cloud-Optimised GeoTIFF out of the parts of a map."""
 
-import tempfile
+import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
-import numpy as np
 import rasterio
 import rasterio.shutil
-from affine import Affine
 from rasterio._err import CPLE_BaseError
 from rasterio.errors import NotGeoreferencedWarning, RasterioError
 
@@ -25,7 +24,6 @@ from iic_geotools.levels import (
     mode_of_four,
     nearest_of_four,
     overviews,
-    remapped,
     touched_blocks,
     without_empty_blocks,
 )
@@ -93,8 +91,6 @@ def assemble(
     classes: Sequence[MapClass] | None,
     tags: Mapping[str, str] | None = None,
     options: Mapping[str, str] | None = None,
-    parts_grid: MapGrid | None = None,
-    scratch: Path | None = None,
 ) -> None:
     """Build the map from its parts, or leave nothing.
 
@@ -110,9 +106,6 @@ def assemble(
             whose overviews are averages.
         tags: Metadata of the file.
         options: Creation options of GDAL's COG driver over `DEFAULT_OPTIONS`.
-        parts_grid: The grid the parts are on, if it is not the map's: same reference system, other pixel
-            size. The map then takes the nearest pixel.
-        scratch: Folder for intermediate files; the map's own if not given.
 
     Raises:
         UsageError: Options or classes that cannot be right.
@@ -123,13 +116,12 @@ def assemble(
         raise UsageError(f"A map has 1 to {MAX_CLASSES} classes, not {len(classes)}.")
     full = [(path, rect) for path, rect in parts if _holds_data(path)]
     try:
-        with tempfile.TemporaryDirectory(dir=scratch or out.parent, prefix=f".{out.stem}.levels-") as folder:
-            levels = _levels(full, grid, Path(folder), parts_grid=parts_grid, options=wanted, classes=classes)
-            virtual = Path(folder) / "map.vrt"
-            rects = full if parts_grid is None else [(levels[0].path, Rect(0, 0, grid.width, grid.height))]
+        with _scratch(out) as scratch:
+            levels = _levels(full, grid, scratch, wanted, classes)
+            virtual = scratch("map.vrt")
             layers = [level.path for level in levels[1:]]
             block = int(wanted["BLOCKSIZE"])
-            write_vrt(virtual, grid, rects, block=block, overviews=layers, classes=classes, tags=tags)
+            write_vrt(virtual, grid, full, block=block, overviews=layers, classes=classes, tags=tags)
             with replacing(out) as temporary:
                 _copy(virtual, temporary, wanted)
                 _check(temporary, out, levels, wanted)
@@ -147,45 +139,41 @@ def _holds_data(part: Path) -> bool:
         raise OutputError(f"A part of the map is missing: {error}") from error
 
 
+@contextmanager
+def _scratch(out: Path) -> Iterator[Callable[[str], Path]]:
+    """Yield a function that names files beside `out`; they are removed in the end."""
+    prefix = f".{out.stem}.{os.getpid()}.tmp-"
+    try:
+        yield lambda name: out.with_name(prefix + name)
+    finally:
+        for entry in out.parent.iterdir():
+            if entry.name.startswith(prefix):
+                entry.unlink()
+
+
 def _levels(
     parts: Sequence[tuple[Path, Rect]],
     grid: MapGrid,
-    folder: Path,
-    *,
-    parts_grid: MapGrid | None,
+    scratch: Callable[[str], Path],
     options: Mapping[str, str],
     classes: Sequence[MapClass] | None,
 ) -> list[Level]:
-    """The map at full resolution and its overviews, in `folder`."""
+    """The map at full resolution and its overviews."""
     block = int(options["BLOCKSIZE"])
-    on = parts_grid or grid
-    pieced = folder / "parts.vrt"
-    write_vrt(pieced, MapGrid(on.width, on.height, NOWHERE), parts, block=block)
-    touched = touched_blocks((rect for _, rect in parts), on.width, on.height, block)
-    base = Level(pieced, on.width, on.height, block, touched)
-    if parts_grid is not None:
-        base = remapped(base, folder / "base.tif", grid.width, grid.height, _between(grid, parts_grid))
+    pieced = scratch("parts.vrt")
+    write_vrt(pieced, MapGrid(grid.width, grid.height, NOWHERE), parts, block=block)
+    touched = touched_blocks((rect for _, rect in parts), grid.width, grid.height, block)
+    base = Level(pieced, grid.width, grid.height, block, touched)
     if not _has_overviews(options):
         return [without_empty_blocks(base)]
     resampling = options.get("OVERVIEW_RESAMPLING", "AVERAGE" if classes is None else "MODE").upper()
     count = options.get("OVERVIEW_COUNT")
-    smaller = overviews(base, folder, _REDUCERS[resampling], None if count is None else int(count))
+    smaller = overviews(base, scratch, _REDUCERS[resampling], None if count is None else int(count))
     return [base if smaller else without_empty_blocks(base), *smaller]
 
 
 def _has_overviews(options: Mapping[str, str]) -> bool:
     return options.get("OVERVIEWS", "AUTO").upper() != "NONE"
-
-
-def _between(grid: MapGrid, parts_grid: MapGrid) -> Affine:
-    """From pixel coordinates on `grid` to those on `parts_grid`."""
-    to, of = grid.transform, parts_grid.transform
-    # The origins are subtracted first: they are large, and digits lost here would move pixels.
-    wanted = [[to.a, to.b, to.c - of.c], [to.d, to.e, to.f - of.f]]
-    a, b, c, d, e, f = np.linalg.solve([[of.a, of.b], [of.d, of.e]], wanted).ravel().tolist()
-    if max(abs(b) * grid.height, abs(d) * grid.width) > 0.01:
-        raise UsageError("The parts lie on a grid turned against the map's: give them the map's orientation.")
-    return Affine(a, 0.0, c, 0.0, e, f)
 
 
 def _copy(virtual: Path, target: Path, options: Mapping[str, str]) -> None:

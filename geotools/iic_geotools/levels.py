@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -68,11 +67,20 @@ def touched_blocks(rects: Iterable[Rect], width: int, height: int, block: int) -
     return touched
 
 
-def overviews(base: Level, folder: Path, reduce: Reducer, count: int | None = None) -> list[Level]:
-    """Halve `base` again and again until a level fits into one block (or `count` times)."""
+def overviews(
+    base: Level, scratch: Callable[[str], Path], reduce: Reducer, count: int | None = None
+) -> list[Level]:
+    """Halve `base` again and again until a level fits into one block (or `count` times).
+
+    Args:
+        base: The full resolution.
+        scratch: Where to write a level, by name.
+        reduce: Makes one pixel of each square of four.
+        count: How many levels to make.
+    """
     levels = [base]
     while len(levels) - 1 < count if count is not None else _larger_than_block(levels[-1]):
-        levels.append(_halved(levels[-1], folder / f"overview-{len(levels)}.tif", reduce))
+        levels.append(_halved(levels[-1], scratch(f"overview-{len(levels)}.tif"), reduce))
     return levels[1:]
 
 
@@ -103,80 +111,6 @@ def _halved(source: Level, path: Path, reduce: Reducer) -> Level:
             pixels = np.pad(pixels, ((0, high % 2), (0, wide % 2)), constant_values=NODATA)
             write(row, col, window, reduce(pixels))
     return level
-
-
-def remapped(source: Level, path: Path, width: int, height: int, to_source: Affine) -> Level:
-    """Put `source` on another grid by nearest neighbour.
-
-    Args:
-        source: The level to take pixels from.
-        path: The level to make.
-        width: Columns of the new level.
-        height: Rows of the new level.
-        to_source: From the new level's pixel coordinates to the source's, without rotation.
-    """
-    block = source.block
-    cols = _nearest(width, to_source.a, to_source.c)
-    rows = _nearest(height, to_source.e, to_source.f)
-    touched = _touched_through(source.touched, rows, cols, block)
-    level = Level(path, width, height, block, touched)
-    with rasterio.open(source.path) as src, _writing(level) as write:
-        for row, col, window in level.windows():
-            x, y = window.col_off, window.row_off
-            wanted_rows, wanted_cols = rows[y : y + window.height], cols[x : x + window.width]
-            write(row, col, window, _gather(src, source, wanted_rows, wanted_cols))
-    return level
-
-
-def _nearest(count: int, scale: float, offset: float) -> npt.NDArray[np.int64]:
-    """The source pixel under the centre of each of `count` pixels."""
-    return np.asarray(np.floor((np.arange(count) + 0.5) * scale + offset), np.int64)
-
-
-def _touched_through(
-    touched: npt.NDArray[np.bool_],
-    rows: npt.NDArray[np.int64],
-    cols: npt.NDArray[np.int64],
-    block: int,
-) -> npt.NDArray[np.bool_]:
-    """Which blocks of the new grid look at a source block that may hold data."""
-    summed = np.pad(touched.astype(np.int64).cumsum(0).cumsum(1), ((1, 0), (1, 0)))
-
-    def spans(index: npt.NDArray[np.int64], limit: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-        starts = np.arange(0, len(index), block)
-        low = np.minimum.reduceat(index, starts) // block
-        high = np.maximum.reduceat(index, starts) // block + 1
-        return np.clip(low, 0, limit), np.clip(high, 0, limit)
-
-    top, bottom = spans(rows, touched.shape[0])
-    left, right = spans(cols, touched.shape[1])
-    inside = (
-        summed[np.ix_(bottom, right)]
-        - summed[np.ix_(top, right)]
-        - summed[np.ix_(bottom, left)]
-        + summed[np.ix_(top, left)]
-    )
-    return np.asarray(inside > 0)
-
-
-def _gather(src: Any, source: Level, rows: npt.NDArray[np.int64], cols: npt.NDArray[np.int64]) -> Bytes:
-    """The source's pixels at `rows` x `cols`; NODATA where those lie outside it.
-
-    A coarser target skips most source rows, so rows are read in bands no higher than a block.
-    """
-    found = np.full((len(rows), len(cols)), NODATA, np.uint8)
-    in_cols = np.flatnonzero((cols >= 0) & (cols < source.width))
-    in_rows = np.flatnonzero((rows >= 0) & (rows < source.height))
-    if not len(in_cols) or not len(in_rows):
-        return found
-    left, right = int(cols[in_cols].min()), int(cols[in_cols].max()) + 1
-    bands = rows[in_rows] // source.block
-    for band in np.unique(bands):
-        chosen = in_rows[bands == band]
-        top, bottom = int(rows[chosen].min()), int(rows[chosen].max()) + 1
-        pixels = src.read(1, window=Window(left, top, right - left, bottom - top))
-        found[np.ix_(chosen, in_cols)] = pixels[np.ix_(rows[chosen] - top, cols[in_cols] - left)]
-    return found
 
 
 @contextmanager

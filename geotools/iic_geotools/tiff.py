@@ -62,6 +62,20 @@ def is_whole(path: Path, expected: list[int]) -> bool:
     )
 
 
+def present_tiles(path: Path, across: int, down: int) -> npt.NDArray[np.bool_]:
+    """Which tiles (`[down, across]`) of a raster's full resolution are in the file at all.
+
+    All of them, as far as can be known, unless it is a TIFF with a table of so many tiles.
+    """
+    try:
+        counts = tile_tables(path)[0].counts
+    except (struct.error, ValueError, LookupError, OSError):
+        counts = np.empty(0, np.uint64)
+    if counts.size != across * down:
+        return np.ones((down, across), bool)
+    return np.asarray(counts != 0).reshape(down, across)
+
+
 def tile_tables(path: Path) -> list[TileTable]:
     """The tile tables of every image of a tiled TIFF or BigTIFF."""
     tables = []

@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 import rasterio
 from affine import Affine
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from rasterio.control import GroundControlPoint
 from rasterio.crs import CRS
 from rasterio.windows import Window
@@ -206,56 +204,6 @@ def test_map_without_any_data(tmp_path):
     with rasterio.open(out) as dataset:
         assert (dataset.read(1) == NODATA).all()
     assert cog_validate(str(out), strict=True)[0]
-
-
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    size=st.tuples(st.integers(1, 400), st.integers(1, 400)),
-    ratio=st.floats(0.2, 5.0),
-    shift=st.tuples(st.floats(-3, 3), st.floats(-3, 3)),
-    seed=st.integers(0, 1000),
-)
-def test_parts_of_another_resolution_go_to_the_nearest_pixel(tmp_path_factory, size, ratio, shift, seed):
-    folder = tmp_path_factory.mktemp("remap")
-    height, width = size
-    coarse_height, coarse_width = max(1, round(height / ratio)), max(1, round(width / ratio))
-    pixels = patches(coarse_height, coarse_width, seed)
-    origin = Affine(1, 0, TRANSFORM.c + shift[0], 0, 1, TRANSFORM.f + shift[1])
-    pixel = 0.2 * ratio
-    parts_grid = MapGrid(
-        coarse_width, coarse_height, Affine(pixel, 0, origin.c, 0, -pixel, origin.f), LAMBERT
-    )
-    out = folder / "map.tif"
-    options = {"BLOCKSIZE": "128"}
-    grid = MapGrid(width, height, TRANSFORM, LAMBERT)
-    assemble(
-        cut(folder / "parts", pixels, 100), out, grid, classes=CLASSES, options=options, parts_grid=parts_grid
-    )
-    with rasterio.open(out) as dataset:
-        found = dataset.read(1)
-    cols = ((np.arange(width) + 0.5) * 0.2 + TRANSFORM.c - origin.c) / pixel
-    rows = ((np.arange(height) + 0.5) * -0.2 + TRANSFORM.f - origin.f) / -pixel
-    sure_cols, sure_rows = (np.abs(x - np.round(x)) > 1e-6 for x in (cols, rows))
-    cols, rows = np.floor(cols).astype(int), np.floor(rows).astype(int)
-    inside = np.ix_((rows >= 0) & (rows < coarse_height), (cols >= 0) & (cols < coarse_width))
-    expected = np.full((height, width), NODATA, np.uint8)
-    expected[inside] = pixels[rows.clip(0, coarse_height - 1)][:, cols.clip(0, coarse_width - 1)][inside]
-    sure = np.ix_(sure_rows, sure_cols)
-    np.testing.assert_array_equal(found[sure], expected[sure])
-
-
-def test_a_turned_grid_cannot_be_remapped(tmp_path):
-    parts = cut(tmp_path / "parts", patches(60, 60), 64)
-    turned = MapGrid(60, 60, Affine(0.2, 0.02, TRANSFORM.c, 0.02, -0.2, TRANSFORM.f), LAMBERT)
-    with pytest.raises(UsageError, match="turned"):
-        assemble(
-            parts,
-            tmp_path / "map.tif",
-            MapGrid(60, 60, TRANSFORM, LAMBERT),
-            classes=CLASSES,
-            parts_grid=turned,
-        )
-    assert names(tmp_path) == ["parts"]
 
 
 @pytest.mark.parametrize(
