@@ -298,10 +298,12 @@ def _histograms(pixels: npt.NDArray[np.uint8], high: int, wide: int) -> npt.NDAr
 
 def _cell_areas(ground: Ground, transform: Affine, left: Floats, top: Floats, wide: Any, high: Any) -> Floats:
     """True areas of rectangles of pixels; not finite off the earth."""
-    cols = np.stack([left, left + wide, left + wide, left], -1)
-    rows = np.stack([top, top, top + high, top + high], -1)
+    cols = np.stack([left, left + wide, left + wide, left, left], -1)
+    rows = np.stack([top, top, top + high, top + high, top], -1)
+    ring = np.repeat(np.arange(cols.size // 5), 5)
     with np.errstate(invalid="ignore"):
-        return ground.ellipsoid.ring_areas(*ground.radians(*_place(transform, cols, rows)))
+        lon, lat = ground.radians(*_place(transform, cols.ravel(), rows.ravel()))
+        return ground.ellipsoid.ring_areas(lon, lat, ring).reshape(cols.shape[:-1])
 
 
 def _place(transform: Affine, cols: npt.NDArray[Any], rows: npt.NDArray[Any]) -> tuple[Floats, Floats]:

@@ -45,22 +45,29 @@ class Ellipsoid:
         along_meridian = self.b**2 / self.a / squeeze**1.5
         return float(self.a / np.sqrt(squeeze) * np.cos(latitude)), float(along_meridian)
 
-    def ring_areas(self, longitude: Floats, latitude: Floats) -> Floats:
-        """Areas in m2 of closed rings, one a row of points (radians) whose last is not its first again.
+    def ring_areas(self, longitude: Floats, latitude: Floats, ring: npt.NDArray[np.int64]) -> Floats:
+        """Areas in m2 of closed rings.
 
         Edges are straight in longitude against `zone`, which is exact for edges along meridians and
         parallels; a ring may cross the antimeridian or go around a pole.
+
+        Args:
+            longitude: Of the points of all rings (radians), one ring after the other.
+            latitude: Of the same points; the last of a ring is its first again.
+            ring: Number of the ring that each point is of: 0, 1, ...
         """
-        turn = np.roll(longitude, -1, -1) - longitude
+        inside = ring[1:] == ring[:-1]
+        edge = ring[:-1][inside]
+        turn = np.diff(longitude)[inside]
         turn -= 2 * np.pi * np.round(turn / (2 * np.pi))
         height = self.zone(latitude)
-        lowest = height[..., :1]
+        first = height[np.searchsorted(ring, np.arange(ring[-1] + 1 if len(ring) else 0))]
         # Relative to the first point: a pixel is so small that its area would drown in the sum.
-        rise = height - lowest
-        swept = ((rise + np.roll(rise, -1, -1)) / 2 * turn).sum(-1)
-        winding = np.round(turn.sum(-1) / (2 * np.pi))
+        rise = height - first[ring]
+        swept = np.bincount(edge, ((rise[1:] + rise[:-1]) / 2)[inside] * turn, minlength=len(first))
+        winding = np.round(np.bincount(edge, turn, minlength=len(first)) / (2 * np.pi))
         cap = 2 * np.pi * float(self.zone(np.pi / 2))
-        around_pole = cap - np.abs(swept + winding * 2 * np.pi * lowest[..., 0])
+        around_pole = cap - np.abs(swept + winding * 2 * np.pi * first)
         return np.asarray(np.where(winding == 0, np.abs(swept), around_pole))
 
 
