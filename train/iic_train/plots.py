@@ -40,7 +40,12 @@ class Series:
 
 
 def line_chart(
-    title: str, series: Sequence[Series], *, x_label: str = "epoch", percent: bool = False, zero: bool = False
+    title: str,
+    series: Sequence[Series],
+    *,
+    x_label: str = "epoch",
+    x_ticks: Sequence[tuple[float, str]] = (),
+    percent: bool = False,
 ) -> str:
     """Draw lines over a common axis.
 
@@ -48,16 +53,15 @@ def line_chart(
         title: Heading, which says what the vertical axis measures.
         series: The lines.
         x_label: What the horizontal axis measures.
+        x_ticks: Place and text of the ticks of the horizontal axis, if round numbers will not do.
         percent: Values are shares, shown in per cent.
-        zero: Let the vertical axis begin at zero.
     """
     finite = [point for line in series for point in line.points if math.isfinite(point[1])]
     if not finite:
         return ""
     x_low, x_high = _span([x for x, _ in finite])
-    y_low, y_high = _span([y for _, y in finite] + ([0.0] if zero else []))
-    frame = _Frame(x_low, x_high, y_low, y_high)
-    parts = [frame.axes(x_label, percent=percent)]
+    frame = _Frame(x_low, x_high, *_span([y for _, y in finite]))
+    parts = [frame.axes(x_label, x_ticks, percent=percent)]
     for line in series:
         for run in _finite_runs(line.points):
             parts.append(frame.line(run, line))
@@ -137,16 +141,17 @@ def simplex_plot(
     return _svg(title, parts, height=_TOP + side, legend=legend)
 
 
-def picture(pixels: NDArray[np.uint8], caption: str) -> str:
-    """Return an image [H, W, 3] as an inline figure."""
+def picture(pixels: NDArray[np.uint8], caption: str, *, photograph: bool = True) -> str:
+    """Return an image [H, W, 3] as an inline figure, exact unless it is a photograph."""
     from PIL import Image
 
     buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, "PNG", optimize=True)
+    kind = "jpeg" if photograph else "png"
+    Image.fromarray(pixels).save(buffer, kind, optimize=True, quality=88)
     data = base64.b64encode(buffer.getvalue()).decode()
     alt = escape(caption, quote=True)
     return (
-        f'<figure><img src="data:image/png;base64,{data}" alt="{alt}">'
+        f'<figure><img src="data:image/{kind};base64,{data}" alt="{alt}">'
         f"<figcaption>{escape(caption)}</figcaption></figure>"
     )
 
@@ -165,20 +170,20 @@ class _Frame:
         low, high = self.limits[2:]
         return HEIGHT - _BOTTOM - (value - low) / (high - low) * (HEIGHT - _TOP - _BOTTOM)
 
-    def axes(self, x_label: str, *, percent: bool) -> str:
+    def axes(self, x_label: str, x_ticks: Sequence[tuple[float, str]] = (), *, percent: bool) -> str:
         x_low, x_high, y_low, y_high = self.limits
         parts = []
         for tick in ticks(y_low, y_high):
-            text = f"{100 * tick:g} %" if percent else f"{tick:g}"
+            text = f"{100 * tick:.4g} %" if percent else f"{tick:g}"
             parts.append(
                 f'<line class="grid" x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{self.y(tick):.1f}" '
                 f'y2="{self.y(tick):.1f}"/><text class="axis" x="{_LEFT - 7}" y="{self.y(tick) + 4:.1f}" '
                 f'text-anchor="end">{text}</text>'
             )
-        for tick in ticks(x_low, x_high):
+        for tick, text in x_ticks or [(tick, f"{tick:g}") for tick in ticks(x_low, x_high)]:
             parts.append(
                 f'<text class="axis" x="{self.x(tick):.1f}" y="{HEIGHT - _BOTTOM + 17}" '
-                f'text-anchor="middle">{tick:g}</text>'
+                f'text-anchor="middle">{text}</text>'
             )
         parts.append(
             f'<text class="axis" x="{WIDTH - _RIGHT}" y="{HEIGHT - 6}" text-anchor="end">{escape(x_label)}</text>'
