@@ -144,14 +144,22 @@ class Network(nn.Module):
 
     def classify(self, scaled: Tensor, head: HeadName = "b") -> Tensor:
         """`forward` for pixels that went through `scale` already."""
-        logits: Tensor = self.heads[head](self.features(scaled))
-        sub_heads = self.config.sub_heads
-        probabilities = _split(logits, sub_heads).softmax(2)
+        cells = self.probabilities(self.features(scaled), head)
         if not self.config.dense:
-            return probabilities
-        cells = probabilities.flatten(1, 2)
-        upsampled = F.interpolate(cells, scale_factor=self.stride, mode="bilinear", align_corners=False)
-        return _split(upsampled[..., : scaled.shape[-2], : scaled.shape[-1]], sub_heads)
+            return cells
+        return self.upsample(cells, scaled.shape[-2], scaled.shape[-1])
+
+    def probabilities(self, features: Tensor, head: HeadName = "b") -> Tensor:
+        """Cluster probabilities `[N, sub_heads, k]` of features; for segmentation `[..., h, w]` on their grid."""
+        logits: Tensor = self.heads[head](features)
+        return _split(logits, self.config.sub_heads).softmax(2)
+
+    def upsample(self, cells: Tensor, height: int, width: int) -> Tensor:
+        """Probabilities of pixels `[N, sub_heads, k, height, width]` from those on the trunk's grid."""
+        fine = F.interpolate(
+            cells.flatten(1, 2), scale_factor=self.stride, mode="bilinear", align_corners=False
+        )
+        return _split(fine[..., :height, :width], self.config.sub_heads)
 
     def features(self, scaled: Tensor) -> Tensor:
         """What the heads see: `[N, features]` for clustering, `[N, features, h, w]` for segmentation."""

@@ -1,0 +1,228 @@
+"""The run folder: all that a training run leaves behind, and all that is needed to go on with it.
+
+    runs/<preset>-<time>/
+        config.json               settings with every default, versions, data fingerprint, run id
+        metrics.jsonl             one line an epoch
+        best.safetensors          weights of the epoch with the lowest loss of head B
+        last.safetensors          weights of the last epoch
+        state.pt                  optimiser and counters, to resume
+
+Each weights file carries the network's config and how its epoch and sub-head were chosen, so it can leave
+the folder. A line of metrics.jsonl:
+
+    {"epoch": 3, "lr": 1e-4, "seconds": 61.0, "images_per_second": 812.0,
+     "train": {"a": HEAD, "b": HEAD}, "selection": HEAD, "sub_head": 1, "loss": -1.9, "best": true,
+     "accuracy": {"chosen": 0.61, "sub_heads": [0.6, 0.61], "label_picked": 0.61}}
+
+with HEAD = {"loss": [..], "information": [..], "entropy": [..], "occupancy": [[..], ..]}, one entry a
+sub-head. `train` is the mean over the epoch's steps of each head trained; `selection` is head B on fixed
+pairs with the weights as they would be used: it chooses `sub_head` and the best epoch. `accuracy` is there
+if labels are.
+"""
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save_file
+
+from iic_geotools.errors import TrainingError, UsageError
+from iic_geotools.files import replacing, write_atomically
+from iic_train.config import TrainConfig
+from iic_train.networks import Network, NetworkConfig
+
+CONFIG, METRICS, STATE = "config.json", "metrics.jsonl", "state.pt"
+Which = Literal["best", "last"]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which epoch and sub-head a weights file stands for, and the loss of head B that chose them."""
+
+    epoch: int
+    sub_head: int
+    loss: float
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run folder.
+
+    Attributes:
+        path: The folder.
+        id: Unique name of the run.
+        config: Its settings.
+        data: Facts about the data: `fingerprint`, and for rasters `dtype`, `gsd` (metres), `scenes`.
+        versions: Packages that made the run.
+    """
+
+    path: Path
+    id: str
+    config: TrainConfig
+    data: Mapping[str, Any]
+    versions: Mapping[str, str]
+
+    def network(self, which: Which = "best") -> Network:
+        """The trained network with all heads and sub-heads, in eval mode on the CPU."""
+        return load_weights(self._weights(which))[0]
+
+    def choice(self, which: Which = "best") -> Choice:
+        """The epoch and, by lowest loss of head B, the sub-head of these weights."""
+        return read_choice(self._weights(which))
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """One dictionary an epoch, as the module says."""
+        path = self.path / METRICS
+        if not path.exists():
+            return []
+        return [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]
+
+    def append_metrics(self, row: Mapping[str, Any]) -> None:
+        """Add an epoch's line."""
+        with (self.path / METRICS).open("a") as file:
+            file.write(json.dumps(row) + "\n")
+
+    def forget_metrics_after(self, epoch: int) -> None:
+        """Drop lines of epochs that an interrupted run finished after its last saved state."""
+        kept = [json.dumps(row) + "\n" for row in self.metrics() if row["epoch"] <= epoch]
+        write_atomically(self.path / METRICS, "".join(kept).encode())
+
+    def save_weights(self, network: Network, which: Which, choice: Choice) -> None:
+        """Write `best.safetensors` or `last.safetensors`."""
+        metadata = {
+            "network": json.dumps(network.config.to_json()),
+            "run": self.id,
+            "epoch": str(choice.epoch),
+            "sub_head": str(choice.sub_head),
+            "loss": repr(choice.loss),
+        }
+        state = {name: value.detach().cpu().contiguous() for name, value in network.state_dict().items()}
+        with replacing(self.path / f"{which}.safetensors") as temporary:
+            save_file(state, temporary, metadata)
+
+    def save_state(self, state: Mapping[str, Any]) -> None:
+        """Write what resuming needs: tensors and plain values only."""
+        with replacing(self.path / STATE) as temporary:
+            torch.save(dict(state), temporary)
+
+    def load_state(self) -> dict[str, Any] | None:
+        """What `save_state` wrote, or None before the first epoch is done."""
+        path = self.path / STATE
+        if not path.exists():
+            return None
+        try:
+            state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+        except Exception as error:  # a damaged zip raises one of many kinds
+            raise TrainingError(
+                f"{path} is damaged; remove it to start the run again from its first epoch."
+            ) from error
+        return state
+
+    def _weights(self, which: Which) -> Path:
+        path = self.path / f"{which}.safetensors"
+        if not path.exists():
+            raise TrainingError(
+                f"The run {self.path} has no weights yet: let it finish an epoch (iic-train resume {self.path})."
+            )
+        return path
+
+
+def create_run(
+    config: TrainConfig, data: Mapping[str, Any], runs: Path = Path("runs"), name: str | None = None
+) -> Run:
+    """Make a new run folder under `runs` and write its config."""
+    started = time.strftime("%Y%m%d-%H%M%S")
+    run_id = name or f"{config.preset}-{started}"
+    path = runs / run_id
+    if name is None:
+        count = 2
+        while path.exists():
+            path = runs / f"{run_id}-{count}"
+            count += 1
+    if path.exists():
+        raise UsageError(
+            f"There is a run {path} already; choose another name, or go on with it: iic-train resume {path}."
+        )
+    path.mkdir(parents=True)
+    run = Run(path, path.name, config, dict(data), _versions())
+    record = {
+        "id": run.id,
+        "started": started,
+        "config": config.to_json(),
+        "data": dict(data),
+        "versions": run.versions,
+    }
+    write_atomically(path / CONFIG, json.dumps(record, indent=2).encode())
+    return run
+
+
+def load_run(path: Path | str) -> Run:
+    """Open a run folder.
+
+    Raises:
+        TrainingError: There is no run there, or its config cannot be read.
+    """
+    path = Path(path)
+    file = path / CONFIG
+    if not file.is_file():
+        raise TrainingError(f"{path} is not a run folder: it has no {CONFIG}.")
+    try:
+        record = json.loads(file.read_text())
+        config = TrainConfig.from_json(record["config"])
+        return Run(path, record["id"], config, record["data"], record["versions"])
+    except (KeyError, TypeError, json.JSONDecodeError) as error:
+        raise TrainingError(f"{file} is damaged ({error}): the run cannot be used.") from error
+
+
+def newest_run(runs: Path = Path("runs")) -> Run:
+    """The run that was started last under `runs`.
+
+    Raises:
+        TrainingError: There is none.
+    """
+    found = [folder for folder in runs.glob("*/") if (folder / CONFIG).is_file()] if runs.is_dir() else []
+    if not found:
+        raise TrainingError(f"There is no run in {runs}: train one first (iic-train --help).")
+    return load_run(max(found, key=lambda folder: (folder / CONFIG).stat().st_mtime))
+
+
+def load_weights(path: Path) -> tuple[Network, Choice]:
+    """A network in eval mode from a weights file, which carries its config, and what the file stands for.
+
+    Raises:
+        TrainingError: The file is damaged or does not fit its config.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            config = NetworkConfig.from_json(json.loads(file.metadata()["network"]))
+        network = Network(config)
+        network.load_state_dict(load_file(path))
+    except (SafetensorError, OSError, KeyError, TypeError, RuntimeError, json.JSONDecodeError) as error:
+        raise TrainingError(f"{path} does not hold the weights of a run ({error}).") from error
+    return network.eval(), read_choice(path)
+
+
+def read_choice(path: Path) -> Choice:
+    """What a weights file stands for, without loading its weights."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata()
+        return Choice(int(metadata["epoch"]), int(metadata["sub_head"]), float(metadata["loss"]))
+    except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
+        raise TrainingError(f"{path} does not hold the weights of a run ({error}).") from error
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for package in ("iic-edge", "torch", "torchvision", "numpy", "rasterio", "safetensors"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "not installed"
+    return found
