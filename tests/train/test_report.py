@@ -1,123 +1,137 @@
-import re
-from html.parser import HTMLParser
+import json
+from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 
+from iic_geotools.errors import TrainingError
+from iic_train.config import DataConfig, TrainConfig
 from iic_train.data import Arrays, Dataset
-from iic_train.evaluate import evaluate_clusters
-from iic_train.report import (
-    HeadEpoch,
-    Story,
-    cluster_pictures,
-    map_pictures,
-    report_page,
-    simplex_sample,
-    visible,
-)
+from iic_train.evaluate import evaluate
+from iic_train.networks import Network, NetworkConfig
+from iic_train.pairs import DensePairs, ImagePairs
+from iic_train.report import write_report
+from iic_train.runs import Choice, Run, create_run
 
 
-def epochs(clusters: int, *, accuracy: bool) -> list[HeadEpoch]:
-    rng = np.random.default_rng(clusters)
-    return [
-        HeadEpoch(
-            epoch,
-            loss=[-0.1 * epoch, -0.2 * epoch],
-            information=[0.1 * epoch, 0.2 * epoch],
-            entropy=[1.0, 1.1],
-            occupancy=rng.dirichlet(np.ones(clusters), 2),
-            accuracy=[0.5, 0.6] if accuracy else None,
-        )
-        for epoch in (1, 2, 3)
-    ]
+class Fields:
+    """Left half dark, right half bright; the second half of the images are larger."""
 
-
-class Titles(HTMLParser):
-    """Collects headings, chart titles and addresses of anything that would be fetched."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.stack: list[str] = []
-        self.texts: list[str] = []
-        self.addresses: list[str] = []
-        self.feed(page)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.stack.append(tag)
-        self.addresses += [value or "" for name, value in attrs if name in ("src", "href")]
-
-    def handle_data(self, data: str) -> None:
-        if self.stack and self.stack[-1] in ("h1", "h2", "text", "b"):
-            self.texts.append(data)
-
-
-def test_a_run_with_labels() -> None:
-    labels = np.arange(40) % 4
-    part = Arrays(np.broadcast_to(labels[:, None, None, None], (40, 1, 2, 2)).astype("u1"), labels, ("grey",))
-    data = Dataset(
-        "toy", False, part, part, map=part, test=part, classes=("road", "roof <flat>", "tree", "field")
-    )
-    found = evaluate_clusters(lambda x: torch.stack([x[:, 0, 0, 0] * 0, x[:, 0, 0, 0]]), data, 4, chosen=1)
-    chosen = simplex_sample(part)
-    pictures = cluster_pictures(np.eye(4)[labels[chosen]], labels[chosen], data.classes)
-    story = Story(
-        title="toy & run",
-        facts={"preset": "toy"},
-        heads={"a": epochs(12, accuracy=False), "b": epochs(4, accuracy=True)},
-        chosen=1,
-        evaluation=found.to_json(),
-        pictures=pictures,
-        config={"network": {"name": "6c"}, "seed": 3},
-    )
-    page = report_page(story)
-    titles = Titles(page)
-    assert "100.0 %" in titles.texts
-    for expected in (
-        "toy & run",
-        "Loss of head A (overclustering)",
-        "Information of head B (main), nats",
-        "roof <flat>",
-    ):
-        assert expected in titles.texts
-    assert sum(text.startswith("Accuracy of head") for text in titles.texts) == 1
-    assert "network.name" in page
-    assert all(address.startswith("data:") for address in titles.addresses)
-    assert not re.search(r"<script|@import|url\(", page)
-
-
-def test_a_run_without_labels_says_so() -> None:
-    page = report_page(Story("bare", {}, {"b": epochs(3, accuracy=False)}))
-    assert "no labels" in page
-    assert "Accuracy" not in page
-    assert len(re.findall("<polygon", page)) == 3
-
-
-class Scenes:
     channels = ("red", "green", "blue", "nir")
 
     def __len__(self) -> int:
-        return 9
+        return 6
 
     def image(self, index: int) -> np.ndarray:
-        return np.full((4, 6, 8), index * 20, np.uint16)
+        side = 16 if index < 3 else 20
+        image = np.zeros((4, side, side), np.uint8)
+        image[:, :, side // 2 :] = 200
+        return image
 
-    def label(self, index: int) -> None:
-        return None
+    def label(self, index: int) -> np.ndarray:
+        return (self.image(index)[0] > 0).astype(np.uint8)
 
     def valid(self, index: int) -> None:
         return None
 
 
-def test_pictures_of_maps_have_a_legend_and_infrared() -> None:
-    rows = map_pictures(
-        lambda x: x[0, 0].long() % 3, Scenes(), ["road", "roof", "tree"], lambda raw: raw / 200
+def dense_run(root: Path) -> tuple[Run, Dataset]:
+    network = NetworkConfig(
+        "edge-8", Fields.channels, clusters_b=2, clusters_a=3, sub_heads=2, widths=(2, 2, 2, 2, 4, 4)
     )
-    assert len(rows) == 7
-    assert rows[0].count('class="key"') == 3
-    assert all(row.count("<img") == 3 for row in rows[1:])
+    config = TrainConfig("potsdam", DataConfig("potsdam"), network, DensePairs(), size=16, epochs=2)
+    fields = Fields()
+    data = Dataset("potsdam", True, fields, fields, map=fields, test=fields, classes=("dark", "bright"))
+    return create_run(config, {}, root), data
 
 
-def test_visible_bands() -> None:
-    scaled = np.stack([np.full((2, 2), value) for value in (0.0, 0.5, 2.0)])
-    assert visible(scaled, ("blue", "green", "red"))[0, 0].tolist() == [255, 128, 0]
-    assert visible(scaled, ("nir", "swir", "thermal"))[0, 0].tolist() == [0, 0, 0]
+def image_run(root: Path) -> tuple[Run, Dataset]:
+    network = NetworkConfig(
+        "6c", ("grey",), clusters_b=3, sub_heads=2, size=8, family="vgg", widths=(2, 2, 4, 4)
+    )
+    pairs = ImagePairs(size=8, crop=8, crops=(8,))
+    config = TrainConfig("mnist", DataConfig("mnist"), network, pairs, size=None, passes=("b",), epochs=2)
+    rng = np.random.default_rng(0)
+    labels = np.arange(30) % 3
+    part = Arrays(rng.integers(0, 256, (30, 1, 10, 10), np.uint8), labels, ("grey",))
+    data = Dataset("mnist", False, part, part, map=part, test=part, classes=("a", "b", "c"))
+    return create_run(config, {}, root), data
+
+
+def fill(run: Run, *, accuracy: bool) -> None:
+    torch.manual_seed(0)
+    network = Network(run.config.network)
+    for which in ("best", "last"):
+        run.save_weights(network, which, Choice(epoch=1, sub_head=1, loss=-0.5))  # type: ignore[arg-type]
+    counts = {"a": run.config.network.clusters_a, "b": run.config.network.clusters_b}
+    for epoch in (1, 2):
+        heads = {
+            head: {
+                "loss": [-0.1, -0.2 * epoch],
+                "information": [0.1, 0.2],
+                "entropy": [0.6, 0.7],
+                "occupancy": [[1 / count] * count] * 2,
+            }
+            for head, count in counts.items()
+            if count
+        }
+        row = {"epoch": epoch, "seconds": 90.0, "images_per_second": 1234.0, "train": heads}
+        if accuracy:
+            row["accuracy"] = {"chosen": 0.5, "sub_heads": [0.4, 0.5], "label_picked": 0.5}
+        run.append_metrics(row)
+
+
+@pytest.mark.parametrize("make", [dense_run, image_run])
+def test_evaluate_looks_at_the_sub_head_that_the_loss_chose(tmp_path: Path, make: object) -> None:
+    run, data = make(tmp_path)  # type: ignore[operator]
+    fill(run, accuracy=True)
+    found = evaluate(run, data)
+    network = run.network()
+    confusions = np.zeros((2, found.sub_heads[0].mapping.__len__(), len(data.classes)), np.int64)
+    for index in range(len(data.test)):
+        raw = torch.from_numpy(np.ascontiguousarray(data.test.image(index)))[None]
+        view = raw[..., 1:9, 1:9] if make is image_run else _centre(raw, 16)
+        label = data.test.label(index)
+        truth = np.atleast_1d(
+            _centre(torch.from_numpy(label), 16) if isinstance(label, np.ndarray) else label
+        )
+        for sub_head, answer in enumerate(network(view)[0].argmax(1)):
+            np.add.at(confusions[sub_head], (np.atleast_1d(answer).ravel(), truth.ravel()), 1)
+    assert found.chosen == 1
+    for sub_head, counts in enumerate(confusions):
+        masses = counts.sum(1) / counts.sum()
+        assert found.sub_heads[sub_head].occupancy == pytest.approx(tuple(masses))
+        assert found.sub_heads[sub_head].many_to_one.accuracy == pytest.approx(
+            counts.max(1).sum() / counts.sum()
+        )
+    kept = json.loads((run.path / "evaluation.json").read_text())
+    assert kept["accuracy"] == found.accuracy
+    assert kept["epoch"] == 1
+
+
+def _centre(pixels: torch.Tensor, side: int) -> torch.Tensor:
+    start = (pixels.shape[-1] - side) // 2
+    return pixels[..., start : start + side, start : start + side]
+
+
+@pytest.mark.parametrize("make", [dense_run, image_run])
+def test_the_report_is_one_page(tmp_path: Path, make: object) -> None:
+    run, data = make(tmp_path)  # type: ignore[operator]
+    fill(run, accuracy=False)
+    before = write_report(run, data).read_text()
+    assert "Not evaluated" in before
+    evaluate(run, data)
+    page = write_report(run, data).read_text()
+    assert "chosen without labels" in page
+    assert "epoch 1, sub-head 1, loss -0.500" in page
+    assert "3 min" in page
+    assert page.count("<img") == (18 if make is dense_run else 0)
+    assert ("Images between clusters" in page) == (make is image_run)
+    assert not [path for path in run.path.iterdir() if path.name.startswith(".")]
+
+
+def test_a_run_without_weights_has_nothing_to_evaluate(tmp_path: Path) -> None:
+    run, data = image_run(tmp_path)
+    with pytest.raises(TrainingError, match="no weights yet"):
+        evaluate(run, data)

@@ -4,8 +4,10 @@ Everything is read off confusion matrices filled in one pass over the images: on
 curve over the share of labels one a random subset.
 """
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from iic_geotools.errors import DataError, UsageError
+from iic_geotools.files import write_atomically
+from iic_train.data import open_dataset
 from iic_train.data.base import Dataset, Images
 from iic_train.metrics import (
     Confusion,
@@ -25,10 +29,14 @@ from iic_train.metrics import (
     one_to_one,
     score,
 )
+from iic_train.networks import Network
+from iic_train.pairs import DensePairs, ImagePairs
+from iic_train.runs import Run, Which
 
 Predict = Callable[[Tensor], Tensor]
 """From raw images [N, C, H, W] to clusters, [S, N] or [S, N, H, W] with S sub-heads."""
 
+EVALUATION = "evaluation.json"
 LABEL_FRACTIONS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 _REPEATS = 10
 
@@ -181,6 +189,62 @@ def _sub_head(mapped: Counts, tested: Counts, overcluster: bool) -> SubHead:
         occupancy=tuple((tested.sum(1) / tested.sum()).tolist()),
         mapping=tuple((multiple if overcluster else single).tolist()),
     )
+
+
+def evaluate(
+    run: Run,
+    dataset: Dataset | None = None,
+    *,
+    which: Which = "best",
+    device: torch.device | str = "cpu",
+    batch_size: int | None = None,
+) -> Evaluation:
+    """Evaluate the trained network of a run and keep the figures in its folder as `evaluation.json`.
+
+    Args:
+        run: A run that finished an epoch.
+        dataset: What to evaluate on; by default what the run was trained on.
+        which: Weights of the epoch with the lowest loss, or of the last one.
+        device: Where to compute.
+        batch_size: Images predicted at once; by default chosen by their kind.
+    """
+    config = run.config
+    dataset = dataset or run_dataset(run)
+    clusters = config.network.clusters_b
+    found = evaluate_clusters(
+        network_predict(run.network(which).to(device), config.pairs),
+        dataset,
+        clusters,
+        overcluster=config.data.overcluster or clusters != len(dataset.classes),
+        chosen=run.choice(which).sub_head,
+        crop=config.size if config.data.name != "rasters" else None,
+        batch_size=batch_size or (8 if dataset.dense else 500),
+        device=device,
+        seed=config.seed,
+    )
+    record = {"weights": which, "epoch": run.choice(which).epoch, **found.to_json()}
+    write_atomically(run.path / EVALUATION, json.dumps(record, indent=1).encode())
+    return found
+
+
+def run_dataset(run: Run) -> Dataset:
+    """Open the data set of the paper that a run was trained on."""
+    data = run.config.data
+    root = Path(data.root) if data.root is not None else None
+    return open_dataset(data.name, root, overcluster=data.overcluster, unlabelled=data.unlabelled)
+
+
+def network_predict(network: Network, pairs: DensePairs | ImagePairs) -> Predict:
+    """Return what turns raw images into clusters of head B: the central square for clustering, all pixels else."""
+    network.eval()
+
+    def predict(images: Tensor) -> Tensor:
+        scaled = network.scale(images)
+        if isinstance(pairs, ImagePairs):
+            scaled = pairs.evaluation(scaled)
+        return network.classify(scaled).argmax(2).transpose(0, 1)
+
+    return predict
 
 
 class _Shares:
