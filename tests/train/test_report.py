@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from iic_geotools.errors import TrainingError
+from iic_train.baselines import baseline
 from iic_train.config import DataConfig, TrainConfig
 from iic_train.data import Arrays, Dataset
 from iic_train.evaluate import evaluate
@@ -129,6 +130,19 @@ def test_the_report_is_one_page(tmp_path: Path, make: object) -> None:
     assert page.count("<img") == (18 if make is dense_run else 0)
     assert ("Images between clusters" in page) == (make is image_run)
     assert not [path for path in run.path.iterdir() if path.name.startswith(".")]
+
+
+@pytest.mark.parametrize("make", [dense_run, image_run])
+def test_baselines_keep_to_the_protocol(tmp_path: Path, make: object) -> None:
+    run, data = make(tmp_path)  # type: ignore[operator]
+    random = baseline("random", run.config, data)
+    assert baseline("random", run.config, data) == random
+    assert len(random.sub_heads) == 2
+    points = baseline("kmeans", run.config, data)
+    assert len(points.sub_heads) == 1
+    assert len(points.sub_heads[0].mapping) == len(random.sub_heads[0].mapping)
+    if make is dense_run:
+        assert points.accuracy == 1.0
 
 
 def test_a_run_without_weights_has_nothing_to_evaluate(tmp_path: Path) -> None:

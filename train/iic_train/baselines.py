@@ -1,21 +1,45 @@
-"""The simplest rows of the paper's tables, in the protocol of the trained networks: k-means on raw pixels.
+"""The simplest rows of the paper's tables, in the protocol of the trained networks.
 
-The other one, a random network, is `evaluate` on a run before its first step.
+They are k-means on raw pixels, and a network with random weights.
 """
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from iic_geotools.errors import DataError
+from iic_train.config import TrainConfig
 from iic_train.data.base import Dataset, Images
-from iic_train.evaluate import Evaluation, Predict, evaluate_clusters
+from iic_train.evaluate import Evaluation, Predict, evaluate_clusters, evaluate_network, evaluation_crop
+from iic_train.networks import Network
+
+Baseline = Literal["kmeans", "random"]
 
 _SAMPLE_PIXELS = 200_000
 _CHUNK = 1 << 18
+
+
+def baseline(kind: Baseline, config: TrainConfig, dataset: Dataset) -> Evaluation:
+    """Score what a run with these settings has to beat.
+
+    Args:
+        kind: `kmeans` on raw pixels, or the `random` network the run would start from.
+        config: Settings of the run: clusters, network, views and seed.
+        dataset: What the run would be trained on.
+    """
+    if kind == "random":
+        torch.manual_seed(config.seed)
+        return evaluate_network(Network(config.network), config, dataset)
+    return kmeans_baseline(
+        dataset,
+        clusters=config.network.clusters_b,
+        overcluster=config.data.overcluster,
+        crop=evaluation_crop(config),
+        seed=config.seed,
+    )
 
 
 def kmeans_baseline(

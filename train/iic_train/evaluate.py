@@ -17,6 +17,7 @@ from torch import Tensor
 
 from iic_geotools.errors import DataError, UsageError
 from iic_geotools.files import write_atomically
+from iic_train.config import TrainConfig
 from iic_train.data import open_dataset
 from iic_train.data.base import Dataset, Images
 from iic_train.metrics import (
@@ -208,23 +209,45 @@ def evaluate(
         device: Where to compute.
         batch_size: Images predicted at once; by default chosen by their kind.
     """
-    config = run.config
-    dataset = dataset or run_dataset(run)
-    clusters = config.network.clusters_b
-    found = evaluate_clusters(
-        network_predict(run.network(which).to(device), config.pairs),
+    choice = run.choice(which)
+    found = evaluate_network(
+        run.network(which).to(device),
+        run.config,
+        dataset or run_dataset(run),
+        chosen=choice.sub_head,
+        batch_size=batch_size,
+    )
+    record = {"weights": which, "epoch": choice.epoch, **found.to_json()}
+    write_atomically(run.path / EVALUATION, json.dumps(record, indent=1).encode())
+    return found
+
+
+def evaluate_network(
+    network: Network,
+    config: TrainConfig,
+    dataset: Dataset,
+    *,
+    chosen: int = 0,
+    batch_size: int | None = None,
+) -> Evaluation:
+    """Evaluate head B of a network, on the device it is on, in the protocol its settings ask for."""
+    clusters = network.config.clusters_b
+    return evaluate_clusters(
+        network_predict(network, config.pairs),
         dataset,
         clusters,
         overcluster=config.data.overcluster or clusters != len(dataset.classes),
-        chosen=run.choice(which).sub_head,
-        crop=config.size if config.data.name != "rasters" else None,
+        chosen=chosen,
+        crop=evaluation_crop(config),
         batch_size=batch_size or (8 if dataset.dense else 500),
-        device=device,
+        device=next(network.parameters()).device,
         seed=config.seed,
     )
-    record = {"weights": which, "epoch": run.choice(which).epoch, **found.to_json()}
-    write_atomically(run.path / EVALUATION, json.dumps(record, indent=1).encode())
-    return found
+
+
+def evaluation_crop(config: TrainConfig) -> int | None:
+    """Return the side of the central square that the paper evaluates; None: whole images, as for rasters."""
+    return None if config.data.name == "rasters" else config.size
 
 
 def run_dataset(run: Run) -> Dataset:
