@@ -100,8 +100,8 @@ def area_method(crs: CRS | None, transform: Affine, width: int, height: int) -> 
         return "none"
     if crs.is_geographic:
         return "ellipsoidal"
-    factor = _linear_factor(crs)
-    if factor is None:
+    pixel = pixel_area(crs, transform)
+    if np.isnan(pixel):
         return "none"
     ground = Ground.of(crs)
     if ground is None:
@@ -109,10 +109,16 @@ def area_method(crs: CRS | None, transform: Affine, width: int, height: int) -> 
     wide, high = min(_CELL, width), min(_CELL, height)
     cols, rows = np.meshgrid(np.linspace(0, width - wide, 5), np.linspace(0, height - high, 5))
     true = _cell_areas(ground, transform, cols, rows, wide, high)
-    planar = abs(transform.determinant) * factor**2 * wide * high
+    planar = pixel * wide * high
     known = np.isfinite(true)
     distortion = np.abs(planar / true[known] - 1).max(initial=0.0)
     return "ellipsoidal" if distortion > AREA_TOLERANCE else "planar"
+
+
+def pixel_area(crs: CRS, transform: Affine) -> float:
+    """Area of a pixel in m2 by the reference system's own coordinates; NaN if those are not lengths."""
+    factor = _linear_factor(crs)
+    return np.nan if factor is None else float(abs(transform.determinant) * factor**2)
 
 
 def class_areas(map_path: Path, classes: Sequence[MapClass]) -> ClassAreas:
@@ -191,8 +197,7 @@ def _measure(method: Method, crs: CRS | None, transform: Affine, width: int, hei
     if method == "ellipsoidal" and ground is not None:
         upright = ground.crs.is_geographic and transform.b == transform.d == 0
         return _Rows(ground, transform) if upright else _Cells(ground, transform)
-    factor = _linear_factor(crs) if method == "planar" and crs is not None else None
-    return _Plane(abs(transform.determinant) * factor**2 if factor is not None else 0.0)
+    return _Plane(pixel_area(crs, transform) if method == "planar" and crs is not None else 0.0)
 
 
 @dataclass(frozen=True)
@@ -302,8 +307,8 @@ def _cell_areas(ground: Ground, transform: Affine, left: Floats, top: Floats, wi
     rows = np.stack([top, top, top + high, top + high, top], -1)
     ring = np.repeat(np.arange(cols.size // 5), 5)
     with np.errstate(invalid="ignore"):
-        lon, lat = ground.radians(*_place(transform, cols.ravel(), rows.ravel()))
-        return ground.ellipsoid.ring_areas(lon, lat, ring).reshape(cols.shape[:-1])
+        areas = ground.ring_areas(*_place(transform, cols.ravel(), rows.ravel()), ring)
+    return areas.reshape(cols.shape[:-1])
 
 
 def _place(transform: Affine, cols: npt.NDArray[Any], rows: npt.NDArray[Any]) -> tuple[Floats, Floats]:

@@ -7,6 +7,7 @@ from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
+from rasterio._err import CPLE_BaseError
 from rasterio.crs import CRS
 from rasterio.errors import CRSError
 from rasterio.warp import transform as reproject
@@ -45,30 +46,23 @@ class Ellipsoid:
         along_meridian = self.b**2 / self.a / squeeze**1.5
         return float(self.a / np.sqrt(squeeze) * np.cos(latitude)), float(along_meridian)
 
-    def ring_areas(self, longitude: Floats, latitude: Floats, ring: npt.NDArray[np.int64]) -> Floats:
-        """Areas in m2 of closed rings.
+    def around(
+        self, longitude: Floats, latitude: Floats, centre: npt.NDArray[np.int64]
+    ) -> tuple[Floats, Floats]:
+        """Coordinates in metres that keep areas, each point seen from the point number `centre` (radians).
 
-        Edges are straight in longitude against `zone`, which is exact for edges along meridians and
-        parallels; a ring may cross the antimeridian or go around a pole.
-
-        Args:
-            longitude: Of the points of all rings (radians), one ring after the other.
-            latitude: Of the same points; the last of a ring is its first again.
-            ring: Number of the ring that each point is of: 0, 1, ...
+        Lambert's azimuthal equal-area projection of the sphere that has the ellipsoid's area: it knows
+        neither poles nor antimeridian.
         """
-        inside = ring[1:] == ring[:-1]
-        edge = ring[:-1][inside]
-        turn = np.diff(longitude)[inside]
-        turn -= 2 * np.pi * np.round(turn / (2 * np.pi))
-        height = self.zone(latitude)
-        first = height[np.searchsorted(ring, np.arange(ring[-1] + 1 if len(ring) else 0))]
-        # Relative to the first point: a pixel is so small that its area would drown in the sum.
-        rise = height - first[ring]
-        swept = np.bincount(edge, ((rise[1:] + rise[:-1]) / 2)[inside] * turn, minlength=len(first))
-        winding = np.round(np.bincount(edge, turn, minlength=len(first)) / (2 * np.pi))
-        cap = 2 * np.pi * float(self.zone(np.pi / 2))
-        around_pole = cap - np.abs(swept + winding * 2 * np.pi * first)
-        return np.asarray(np.where(winding == 0, np.abs(swept), around_pole))
+        full = float(self.zone(np.pi / 2))
+        sine = np.clip(self.zone(latitude) / full, -1.0, 1.0)
+        cosine = np.sqrt(1 - sine**2)
+        turn = longitude - longitude[centre]
+        across = cosine * np.sin(turn)
+        up = cosine[centre] * sine - sine[centre] * cosine * np.cos(turn)
+        depth = sine[centre] * sine + cosine[centre] * cosine * np.cos(turn)
+        scale = np.sqrt(2 * full / np.maximum(1 + depth, 1e-12))
+        return scale * across, scale * up
 
 
 @dataclass(frozen=True)
@@ -105,11 +99,46 @@ class Ground:
     def radians(self, x: Floats, y: Floats) -> tuple[Floats, Floats]:
         """Longitude and latitude of points in the reference system; not finite where there are none."""
         if not self.crs.is_geographic:
-            shape = x.shape
-            lon, lat = reproject(self.crs, self.geographic, x.ravel(), y.ravel())
-            x, y = np.reshape(lon, shape), np.reshape(lat, shape)
+            x, y = self._unprojected(x, y)
         _, factor = self.geographic.units_factor
         return np.asarray(x) * factor, np.asarray(y) * factor
+
+    def _unprojected(self, x: Floats, y: Floats) -> tuple[Floats, Floats]:
+        try:
+            lon, lat = reproject(self.crs, self.geographic, x, y)
+        except CPLE_BaseError:
+            # One point off the earth fails them all: halve until it stands alone.
+            if len(x) == 1:
+                return np.array([np.nan]), np.array([np.nan])
+            half = len(x) // 2
+            parts = [self._unprojected(x[part], y[part]) for part in (slice(half), slice(half, None))]
+            lon, lat = (np.concatenate(axis) for axis in zip(*parts, strict=True))
+        return np.asarray(lon), np.asarray(lat)
+
+    def ring_areas(self, x: Floats, y: Floats, ring: npt.NDArray[np.int64]) -> Floats:
+        """True areas in m2 of closed rings; not finite where the earth has no such points.
+
+        Exact for rings in degrees along meridians and parallels; elsewhere edges should be short, for they
+        are not quite straight on the ground.
+
+        Args:
+            x: Of the points of all rings, in the reference system, one ring after the other.
+            y: Of the same points; the last of a ring is its first again.
+            ring: Number of the ring that each point is of: 0, 1, ...
+        """
+        if not len(ring):
+            return np.empty(0)
+        lon, lat = self.radians(x, y)
+        first = np.searchsorted(ring, ring)
+        if self.crs.is_geographic:
+            u, v = lon, self.ellipsoid.zone(lat)
+        else:
+            u, v = self.ellipsoid.around(lon, lat, first)
+        # Seen from a ring's first point: a pixel is so small that its area would drown otherwise.
+        u, v = u - u[first], v - v[first]
+        inside = ring[1:] == ring[:-1]
+        swept = (u[:-1] * v[1:] - u[1:] * v[:-1])[inside] / 2
+        return np.abs(np.bincount(ring[:-1][inside], swept, int(ring[-1]) + 1))
 
 
 def _metres(length: Any) -> float:

@@ -205,12 +205,30 @@ def test_every_system_finds_its_ellipsoid(epsg):
     assert 1 / (1 - ground.ellipsoid.b / ground.ellipsoid.a) == pytest.approx(297, abs=4)
 
 
-def test_a_ring_around_the_pole_and_one_across_the_antimeridian():
-    around = np.radians(np.append(np.arange(0, 360, 1.0), 0.0))
-    ring = WGS84.ring_areas(around, np.full(361, np.radians(80.0)), np.zeros(361, int))
-    cap = 2 * np.pi * (WGS84.zone(np.pi / 2) - WGS84.zone(np.radians(80.0)))
-    assert ring == pytest.approx(cap)
-    lon = np.radians([179.0, -179.0, -179.0, 179.0, 179.0, 1.0, 3.0, 3.0, 1.0, 1.0])
-    lat = np.radians([10.0, 10.0, 11.0, 11.0, 10.0] * 2)
-    across, plain = WGS84.ring_areas(lon, lat, np.repeat([0, 1], 5))
-    assert across == pytest.approx(plain)
+def test_a_ring_around_the_pole():
+    polar = Ground.of(CRS.from_epsg(3413))
+    lon = np.append(np.arange(0, 360, 0.1), 0.0)
+    x, y = map(np.array, reproject(CRS.from_epsg(4326), CRS.from_epsg(3413), lon, np.full(lon.shape, 88.0)))
+    cap = 2 * np.pi * (WGS84.zone(np.pi / 2) - WGS84.zone(np.radians(88.0)))
+    assert polar.ring_areas(x, y, np.zeros(len(x), int)) == pytest.approx(cap, rel=1e-5)
+
+
+def test_a_ring_across_the_antimeridian():
+    """The same box in metres, once on the antimeridian and once far from it."""
+    box = np.array([[-1000.0, 0.0], [1000.0, 0.0], [1000.0, 2000.0], [-1000.0, 2000.0], [-1000.0, 0.0]])
+    areas = []
+    for lon in (180, 10):
+        ground = Ground.of(CRS.from_string(f"+proj=tmerc +lon_0={lon} +lat_0=10 +ellps=WGS84"))
+        areas.append(ground.ring_areas(*box.T, np.zeros(5, int))[0])
+    assert areas == pytest.approx([4e6, 4e6], rel=1e-6)
+
+
+def test_pixels_off_the_earth_have_no_area(tmp_path):
+    """A full view of the globe from space: the corners see no ground."""
+    crs = CRS.from_string("+proj=ortho +lat_0=40 +ellps=WGS84")
+    pixels = np.ones((1300, 1300), np.uint8)
+    transform = Affine(10_000, 0, -6_500_000, 0, -10_000, 6_500_000)
+    areas = class_areas(write_map(tmp_path / "map.tif", pixels, crs, transform), CLASSES)
+    assert areas.method == "ellipsoidal"
+    half_the_earth = 2.55e14
+    assert half_the_earth * 0.5 < areas.classes[1].m2 < half_the_earth
