@@ -1,13 +1,27 @@
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from iic_geotools.errors import DataError, TrainingError, UsageError
+from iic_train.config import DataConfig, TrainConfig
 from iic_train.data import Arrays
-from iic_train.finetune import Classifier, FinetuneSettings, distort, finetune, ten_crop_accuracy, ten_crops
+from iic_train.finetune import (
+    Classifier,
+    FinetuneSettings,
+    distort,
+    finetune,
+    finetune_run,
+    ten_crop_accuracy,
+    ten_crops,
+)
 from iic_train.networks import Network, NetworkConfig
 from iic_train.pairs import ImagePairs
 from iic_train.photometry import Draw
+from iic_train.runs import Choice, create_run
 
 RGB = ("red", "green", "blue")
 PAIRS = ImagePairs(size=16, crop=16, crops=(16,))
@@ -99,6 +113,28 @@ def test_distortions_blank_a_square() -> None:
     assert torch.equal(distort(views, FinetuneSettings(affine=0.0, cutout=0.0), Draw(0)), views)
     moved = distort(views, FinetuneSettings(affine=1.0, cutout=0.0), Draw(0))
     assert (moved.flatten(1).mean(1) < 1).float().mean() > 0.8
+
+
+def test_a_run_is_fine_tuned_in_its_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "stl10_binary"
+    folder.mkdir()
+    rng = np.random.default_rng(0)
+    for part, count in (("train", 12), ("test", 6)):
+        images = rng.integers(0, 256, (count, 3, 96, 96), np.uint8)
+        (folder / f"{part}_X.bin").write_bytes(images.tobytes())
+        (folder / f"{part}_y.bin").write_bytes((np.arange(count, dtype=np.uint8) % 10 + 1).tobytes())
+    config = TrainConfig(
+        *("stl10", DataConfig("stl10", str(tmp_path)), network().config, PAIRS, None), passes=("b",)
+    )
+    run = create_run(config, {}, tmp_path / "runs")
+    run.save_weights(network(), "best", Choice(1, 0, -0.5))
+    found = finetune_run(run, FinetuneSettings(epochs=2, batch_size=6, hidden=4))
+    kept = json.loads((run.path / "finetuned.json").read_text())
+    assert kept["accuracy"] == found.accuracy
+    assert [epoch["epoch"] for epoch in kept["history"]] == [1, 2]
+    weights = load_file(run.path / "finetuned.safetensors")
+    assert torch.equal(weights["head.0.weight"], found.classifier.head[0].weight)
+    assert not torch.equal(weights["head.0.weight"], Classifier(network(), 16, 10, 4).head[0].weight)
 
 
 def test_what_cannot_be_fine_tuned() -> None:

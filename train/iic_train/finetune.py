@@ -4,21 +4,27 @@ The trunk up to its third stage gets a head of two layers; head and trunk are tr
 with an optimiser and a rate of its own; the test looks at ten crops of each image and averages the logits.
 """
 
+import json
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from iic_geotools.errors import DataError, TrainingError
+from iic_geotools.errors import DataError, TrainingError, UsageError
+from iic_geotools.files import replacing, write_atomically
+from iic_train.data import open_dataset
 from iic_train.data.base import Images
 from iic_train.networks import Network
 from iic_train.pairs import ImagePairs
 from iic_train.photometry import Draw
+from iic_train.runs import Run, Which
 
 
 @dataclass(frozen=True)
@@ -147,6 +153,46 @@ def finetune(
         accuracy = ten_crop_accuracy(classifier, test, pairs, settings.batch_size, device)
         found.history.append(FinetuneEpoch(epoch, float(np.mean(losses)), accuracy))
         progress(found.history[-1])
+    return found
+
+
+def finetune_run(
+    run: Run,
+    settings: FinetuneSettings | None = None,
+    *,
+    which: Which = "best",
+    device: torch.device | str = "cpu",
+    progress: Callable[[FinetuneEpoch], None] = lambda _: None,
+) -> Finetuned:
+    """Fine-tune the trunk of a run with the labels of its data set's training part.
+
+    The weights go to `finetuned.safetensors` and the passes to `finetuned.json` in the run's folder.
+
+    Raises:
+        UsageError: The run is not a clustering run.
+    """
+    pairs, data = run.config.pairs, run.config.data
+    if not isinstance(pairs, ImagePairs):
+        raise UsageError(f"The run {run.id} labels pixels; only clustering runs (stl10) can be fine-tuned.")
+    settings = settings or FinetuneSettings()
+    root = Path(data.root) if data.root is not None else None
+    # these partitions keep train and test apart and leave out what has no labels
+    dataset = open_dataset(data.name, root, overcluster=True, unlabelled=False)
+    found = finetune(
+        *(run.network(which), pairs, dataset.map, dataset.test, len(dataset.classes), settings),
+        device=device,
+        progress=progress,
+    )
+    state = {name: value.detach().cpu().contiguous() for name, value in found.classifier.state_dict().items()}
+    with replacing(run.path / "finetuned.safetensors") as temporary:
+        save_file(state, temporary, {"run": run.id, "settings": json.dumps(asdict(settings))})
+    record = {
+        "settings": asdict(settings),
+        "accuracy": found.accuracy,
+        "label_picked": asdict(found.label_picked),
+        "history": [asdict(epoch) for epoch in found.history],
+    }
+    write_atomically(run.path / "finetuned.json", json.dumps(record, indent=1).encode())
     return found
 
 
