@@ -119,7 +119,7 @@ def _writing(level: Level) -> Iterator[Callable[[int, int, Window, Bytes], None]
     profile = {"driver": "GTiff", "count": 1, "dtype": "uint8", "nodata": NODATA, "tiled": True}
     place = {"transform": NOWHERE}
     layout = {"blockxsize": level.block, "blockysize": level.block, "BIGTIFF": "YES", "SPARSE_OK": "TRUE"}
-    packing = {"compress": "deflate", "zlevel": 1}
+    packing = {"compress": "lzw"}
     with rasterio.open(
         level.path, "w", width=level.width, height=level.height, **profile, **layout, **packing, **place
     ) as dst:
@@ -136,11 +136,17 @@ def _writing(level: Level) -> Iterator[Callable[[int, int, Window, Bytes], None]
 
 def mode_of_four(pixels: Bytes) -> Bytes:
     """The commonest value of each 2 x 2 square that is not NODATA; of equally common ones the first."""
-    a, b, c, d = pixels[::2, ::2], pixels[::2, 1::2], pixels[1::2, ::2], pixels[1::2, 1::2]
-    first = np.where(a != NODATA, a, np.where(b != NODATA, b, np.where(c != NODATA, c, d)))
-    twice_c = (c == d) & (c != NODATA)
-    twice_b = ((b == c) | (b == d)) & (b != NODATA)
-    twice_a = ((a == b) | (a == c) | (a == d)) & (a != NODATA)
+    # Comparisons of contiguous bytes are vectorised, of every second byte they are not.
+    a, b, c, d = (np.ascontiguousarray(pixels[row::2, col::2]) for row in (0, 1) for col in (0, 1))
+    twice_c = c == d
+    twice_b = (b == c) | (b == d)
+    twice_a = (a == b) | (a == c) | (a == d)
+    first = a
+    if (pixels == NODATA).any():
+        first = np.where(a != NODATA, a, np.where(b != NODATA, b, np.where(c != NODATA, c, d)))
+        twice_c &= c != NODATA
+        twice_b &= b != NODATA
+        twice_a &= a != NODATA
     return np.where(twice_a, a, np.where(twice_b, b, np.where(twice_c, c, first)))
 
 

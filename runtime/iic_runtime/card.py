@@ -4,10 +4,9 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, get_args
 
 from iic_geotools.colours import MapClass
-
 from iic_geotools.errors import IICError, ModelError
 
 CARD_KEY = "iic_card"
@@ -155,7 +154,7 @@ def _typed(content: dict[str, Any]) -> dict[str, Any]:
     for key in ("halo", "stride", "memory_per_pixel"):
         if not isinstance(typed[key], int):
             raise TypeError(f"{key} is not a whole number")
-    return cast(dict[str, Any], typed)
+    return typed
 
 
 def _require(holds: bool, key: str, what: str) -> None:

@@ -22,6 +22,7 @@ from iic_runtime.segmenter import Segmenter, alike
 T = TypeVar("T")
 R = TypeVar("R")
 OnTile = Callable[[Tile, bool], None]
+Content = dict[str, Labels]
 
 GPU_READERS = 4
 PARTS_IN_FLIGHT = 2
@@ -57,13 +58,42 @@ def write_parts(
             reading, lambda tile: _read(scene(), job, tile), tiles, segmenter.sizing.batch + readers
         )
         pending: deque[Future[None]] = deque()
+        canvases = _Canvases(layers(job.confidence))
+
+        def write(index: int, content: Content | None) -> None:
+            folder.write(index, content)
+            canvases.give_back(content)
+
         for part in parts:
-            content = _label(part, islice(reads, len(part.tiles)), job, segmenter, on_tile)
+            content = _label(part, islice(reads, len(part.tiles)), canvases, segmenter, on_tile)
             if len(pending) >= PARTS_IN_FLIGHT:
                 pending.popleft().result()
-            pending.append(writing.submit(folder.write, part.index, content))
-        for write in pending:
-            write.result()
+            pending.append(writing.submit(write, part.index, content))
+        for future in pending:
+            future.result()
+
+
+class _Canvases:
+    """Arrays to paint parts on, used again and again: memory fresh from the system costs more than the painting."""
+
+    def __init__(self, layers: tuple[str, ...]) -> None:
+        self._layers = layers
+        self._free: deque[Content] = deque()
+
+    def take(self, shape: tuple[int, int]) -> Content:
+        """One blank array a layer."""
+        if self._free and self._free[0]["labels"].shape == shape:
+            content = self._free.popleft()
+        else:
+            content = {layer: np.empty(shape, np.uint8) for layer in self._layers}
+        for values in content.values():
+            values.fill(NODATA)
+        return content
+
+    def give_back(self, content: Content | None) -> None:
+        """Done with these."""
+        if content is not None and len(self._free) < PARTS_IN_FLIGHT:
+            self._free.append(content)
 
 
 @dataclass(frozen=True)
@@ -93,19 +123,18 @@ def _read(scene: Scene, job: Job, tile: Tile) -> _Read:
 
 
 def _label(
-    part: Part, reads: Iterable[_Read], job: Job, segmenter: Segmenter, on_tile: OnTile
-) -> dict[str, Labels] | None:
+    part: Part, reads: Iterable[_Read], canvases: _Canvases, segmenter: Segmenter, on_tile: OnTile
+) -> Content | None:
     """The layers of a part; None if it holds no data at all."""
-    content: dict[str, Labels] | None = None
+    content: Content | None = None
     for group in alike(_live(reads, on_tile), lambda read: read[0].read, segmenter.sizing.batch):
         tiles, pixels = [tile for tile, _ in group], [each for _, each in group]
         if content is None:
-            shape = (part.rect.height, part.rect.width)
-            content = {name: np.full(shape, NODATA, np.uint8) for name in layers(job.confidence)}
-        for tile, result in zip(tiles, segmenter.run(tiles, pixels, job.confidence), strict=True):
+            content = canvases.take((part.rect.height, part.rect.width))
+        for tile, result in zip(tiles, segmenter.run(tiles, pixels, "confidence" in content), strict=True):
             place = tile.core.relative_to(part.rect).slices
             content["labels"][place] = result.labels
-            if job.confidence:
+            if "confidence" in content:
                 sure = np.minimum(result.confidence, SUREST)
                 content["confidence"][place] = np.where(result.labels == NODATA, np.uint8(NODATA), sure)
             on_tile(tile, True)

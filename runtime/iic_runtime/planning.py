@@ -5,18 +5,21 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 from affine import Affine
-from iic_geotools.areas import ground_sample_distance
-from iic_geotools.vectors import read_aoi
-from iic_geotools.vrt import MapGrid
+from numpy.typing import NDArray
 
+from iic_geotools.areas import ground_sample_distance
 from iic_geotools.bands import match_bands
 from iic_geotools.errors import ModelError, SceneError, UsageError
 from iic_geotools.grid import Rect
 from iic_geotools.regions import Area, Bounds, pixels_within
 from iic_geotools.rescale import Rescale, parse_rescale, robust_range
 from iic_geotools.scene import SceneInfo, SceneSource, describe, has_mask
+from iic_geotools.vectors import read_aoi
+from iic_geotools.vrt import MapGrid
 from iic_runtime.card import Card
 
 _LOG = logging.getLogger(__name__)
@@ -100,7 +103,7 @@ def _rescale(info: SceneInfo, source: SceneSource, card: Card, wanted: str | Non
     raw = replace(source, dtype=kind, fill=(0.0,) * len(source.bidx))
     with raw.open() as scene:
 
-        def look(rect: Rect):  # type: ignore[no-untyped-def]
+        def look(rect: Rect) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
             pixels = scene.read(rect)
             return pixels.values, pixels.valid
 

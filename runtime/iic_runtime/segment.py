@@ -132,7 +132,10 @@ def segment_raster(
     )
     job = _job(target, segmenter, confidence is not None)
     _announce(target, segmenter)
-    with rasterio.Env(GDAL_CACHEMAX=_cache_size(job, target)), folder.claimed(job.manifest(), resume) as reused:
+    with (
+        rasterio.Env(GDAL_CACHEMAX=_cache_size(job, target)),
+        folder.claimed(job.manifest(), resume) as reused,
+    ):
         if not (overwrite or folder.placing):
             outputs.check_absent()
         counts = _write_missing(job, folder, segmenter, progress)

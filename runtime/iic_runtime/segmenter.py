@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
-from iic_geotools.classmap import NODATA
 from numpy.typing import NDArray
 
+from iic_geotools.classmap import NODATA
 from iic_geotools.errors import ModelError
 from iic_geotools.grid import Grid, Rect, Tile
 from iic_geotools.scene import Pixels, valid_pixels
@@ -101,7 +101,8 @@ class Segmenter:
         self, tiles: Sequence[Tile], pixels: Sequence[Pixels], confidence: bool = True
     ) -> list[Segmentation]:
         """Label the cores of tiles of one shape; where `confidence` is not asked for it is all zero."""
-        batch = np.stack([each.values for each in pixels])
+        values = [each.values for each in pixels]
+        batch = values[0][None] if len(values) == 1 else np.stack(values)
         labels, sureness = self.engine.run(batch, confidence)
         if sureness is None:
             sureness = np.zeros_like(labels)
