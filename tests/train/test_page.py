@@ -81,6 +81,7 @@ def test_a_run_with_labels() -> None:
         assert expected in titles.texts
     assert sum(text.startswith("Accuracy of head") for text in titles.texts) == 1
     assert "network.name" in page
+    assert {"1 %", "5 %", "100 %"} <= set(titles.texts)  # shares of the labels
     assert all(address.startswith("data:") for address in titles.addresses)
     assert not re.search(r"<script|@import|url\(", page)
 

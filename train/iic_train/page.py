@@ -164,7 +164,11 @@ def _result(evaluation: Mapping[str, Any] | None) -> str:
     if fewer := evaluation["fewer_labels"]:
         line = Series("mean of ten draws", [(i, p["accuracy"]) for i, p in enumerate(fewer)], colours(1)[0])
         charts += line_chart(
-            "Accuracy when fewer labels name the clusters", [line], x_label="% of the labels", percent=True
+            "Accuracy when fewer labels name the clusters",
+            [line],
+            x_label="share of the labels",
+            x_ticks=[(i, f"{100 * p['fraction']:g} %") for i, p in enumerate(fewer)],
+            percent=True,
         )
     return (
         f'<p class="figure"><b>{100 * evaluation["accuracy"]:.1f} %</b> accuracy, {matching} matching, sub-head '
