@@ -79,8 +79,23 @@ class Part:
     """Consecutive tiles of one row: the piece of a map that is written, and done or not done, at once."""
 
     index: int
-    rect: Rect
-    tiles: tuple[Tile, ...]
+    grid: "Grid"
+    row: int
+    columns: range
+
+    @property
+    def tiles(self) -> tuple[Tile, ...]:
+        """Its tiles, made when asked for: most parts of a sparse scene are never looked into."""
+        return tuple(self.grid.at(self.row, column) for column in self.columns)
+
+    @property
+    def rect(self) -> Rect:
+        """The pixels that its tiles decide."""
+        side, area = self.grid.tile, self.grid.area
+        first = Rect(
+            area.col + self.columns[0] * side, area.row + self.row * side, side * len(self.columns), side
+        )
+        return first.intersection(area)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,12 +169,6 @@ class Grid:
     def parts(self, most_tiles: int) -> Iterator[Part]:
         """Runs of at most `most_tiles` tiles of one row, in reading order."""
         rows, columns = self.shape
-        index = 0
-        for row in range(rows):
-            for first in range(0, columns, most_tiles):
-                tiles = tuple(
-                    self.at(row, column) for column in range(first, min(first + most_tiles, columns))
-                )
-                start, end = tiles[0].core, tiles[-1].core
-                yield Part(index, Rect(start.col, start.row, end.right - start.col, start.height), tiles)
-                index += 1
+        starts = ((row, first) for row in range(rows) for first in range(0, columns, most_tiles))
+        for index, (row, first) in enumerate(starts):
+            yield Part(index, self, row, range(first, min(first + most_tiles, columns)))

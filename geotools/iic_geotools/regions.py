@@ -69,6 +69,10 @@ class Area:
             )
         return rect
 
+    def touches(self, rect: Rect) -> bool:
+        """False only if no pixel of `rect` is inside."""
+        return any(not box.intersection(rect).empty for box in self._boxes)
+
     def inside(self, rect: Rect) -> NDArray[np.bool_]:
         """Which pixels of `rect` are inside."""
         pairs = zip(self.geometries, self._boxes, strict=True)

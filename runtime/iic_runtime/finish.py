@@ -3,8 +3,6 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from iic_geotools.preview import preview
-
 from iic_geotools import __version__
 from iic_geotools.areas import class_areas, write_stats
 from iic_geotools.classmap import assemble
@@ -12,6 +10,7 @@ from iic_geotools.files import put_in_place
 from iic_geotools.grid import Rect
 from iic_geotools.pam import sidecar_path
 from iic_geotools.parts import PartFolder
+from iic_geotools.preview import preview
 from iic_geotools.vectors import polygonise
 from iic_runtime.outputs import Outputs
 from iic_runtime.planning import Target

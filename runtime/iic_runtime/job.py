@@ -26,8 +26,14 @@ class Job:
     confidence: bool
 
     def parts(self) -> list[Part]:
-        """The pieces the map is made of."""
-        return list(self.grid.parts(max(1, PART_PIXELS // self.grid.tile**2)))
+        """The pieces the map is made of, but those of which the scene itself says that nothing is there."""
+        every = self.grid.parts(max(1, PART_PIXELS // self.grid.tile**2))
+        with self.source.open() as scene:
+            return [
+                part
+                for part in every
+                if scene.may_hold_data(part.rect) and (self.area is None or self.area.touches(part.rect))
+            ]
 
     def manifest(self) -> dict[str, Any]:
         """What parts must have been made from to be taken up again."""

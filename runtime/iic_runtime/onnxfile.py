@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from iic_geotools.errors import ModelError
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_Field = tuple[int, bytes, bytes]
 _IR_VERSION, _GRAPH, _METADATA = 1, 7, 14
 
 
@@ -19,34 +20,40 @@ def read_metadata(model: bytes) -> dict[str, str]:
         ModelError: the bytes are not an ONNX model.
     """
     found: dict[str, str] = {}
-    seen = set()
-    for number, _, value in _model_fields(model):
-        seen.add(number)
-        if number == _METADATA:
-            entry = {field: text for field, _, text in _fields(value)}
-            found[str(entry.get(1, b""), "utf-8")] = str(entry.get(2, b""), "utf-8")
-    if not {_IR_VERSION, _GRAPH} <= seen:
+    fields = _parsed(model)
+    if not {_IR_VERSION, _GRAPH} <= {number for number, _, _ in fields}:
         raise ModelError("It is not an ONNX model: it has no graph.")
+    for number, _, value in fields:
+        if number == _METADATA:
+            entry = {field: text for field, _, text in _parsed(value)}
+            found[_text(entry.get(1, b""))] = _text(entry.get(2, b""))
     return found
 
 
 def with_metadata(model: bytes, metadata: Mapping[str, str]) -> bytes:
     """The same model with all its metadata replaced."""
-    kept = [raw for number, raw, _ in _model_fields(model) if number != _METADATA]
+    kept = [raw for number, raw, _ in _parsed(model) if number != _METADATA]
     for key, text in metadata.items():
         entry = _encode(1, key.encode()) + _encode(2, text.encode())
         kept.append(_encode(_METADATA, entry))
     return b"".join(kept)
 
 
-def _model_fields(model: bytes) -> Iterator[tuple[int, bytes, bytes]]:
+def _parsed(message: bytes) -> list[_Field]:
     try:
-        yield from _fields(model)
+        return list(_fields(message))
     except (IndexError, ValueError) as error:
         raise ModelError("It is not an ONNX model, or a truncated one.") from error
 
 
-def _fields(message: bytes) -> Iterator[tuple[int, bytes, bytes]]:
+def _text(value: bytes) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError as error:
+        raise ModelError("It is not an ONNX model: its metadata is not text.") from error
+
+
+def _fields(message: bytes) -> Iterator[_Field]:
     """Number, whole encoding and payload of each field."""
     position = 0
     while position < len(message):

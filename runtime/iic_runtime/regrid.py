@@ -1,6 +1,6 @@
 """Parts made at the model's ground resolution, brought back onto the scene's own grid."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
@@ -15,7 +15,7 @@ from iic_geotools.grid import Grid, Part, Rect, Tile
 from iic_geotools.parts import BLOCK, PartFolder
 from iic_geotools.scene import Scene, open_raster
 from iic_geotools.vrt import MapGrid, write_vrt
-from iic_runtime.job import PART_PIXELS, Job
+from iic_runtime.job import Job
 from iic_runtime.planning import Target
 from iic_runtime.progress import OnProgress, Progress
 
@@ -24,42 +24,39 @@ PREFIX = "scene_"
 
 
 def regrid_parts(
-    job: Job, target: Target, folder: PartFolder, progress: OnProgress
-) -> tuple[PartFolder, list[Part], Rect]:
+    job: Job, parts: Sequence[Part], target: Target, folder: PartFolder, progress: OnProgress
+) -> tuple[PartFolder, list[Part]]:
     """Write parts on the scene's grid: each pixel takes the nearest label, where the scene itself holds data.
 
     Returns:
-        The folder of the new parts, the parts, and the region they cover.
+        The folder of the new parts, and the parts.
     """
     grid = Grid(target.info.grid.width, target.info.grid.height, TILE, halo=0, stride=1, region=target.region)
-    parts = list(grid.parts(PART_PIXELS // TILE**2))
+    scene_job = replace(job, source=replace(job.source, grid=None), grid=grid, area=target.area)
+    scene_parts = scene_job.parts()
+    total = sum(part.rect.area for part in scene_parts)
     regridded = PartFolder(folder.path, [PREFIX + layer for layer in folder.layers])
     done = 0
-    with replace(job.source, grid=None).open() as scene, _mosaics(job, folder) as mosaics:
-        for part in parts:
+    with scene_job.source.open() as scene, _mosaics(job, parts, folder) as mosaics:
+        for part in scene_parts:
             if not regridded.done(part.index):
                 regridded.write(part.index, _regrid(part, job, target, scene, mosaics))
             done += part.rect.area
-            progress(Progress("regrid", done, target.region.area))
-    return regridded, parts, target.region
+            progress(Progress("regrid", done, total))
+    return regridded, scene_parts
 
 
 @contextmanager
-def _mosaics(job: Job, folder: PartFolder) -> Iterator[Mapping[str, Any]]:
+def _mosaics(job: Job, parts: Sequence[Part], folder: PartFolder) -> Iterator[Mapping[str, Any]]:
     """The parts of each layer as one open raster."""
     region = job.grid.area
+    whole = MapGrid(region.width, region.height, Affine.identity())
     with ExitStack() as opened:
         mosaics = {}
         for layer in folder.layers:
-            files = [(folder.file(layer, part.index), part.rect.relative_to(region)) for part in job.parts()]
-            sources = [(file, rect) for file, rect in files if file.stat().st_size]
+            files = [(folder.file(layer, part.index), part.rect.relative_to(region)) for part in parts]
             vrt = folder.path / f"{layer}.vrt"
-            write_vrt(
-                vrt,
-                MapGrid(region.width, region.height, Affine.identity()),
-                sources,
-                block=BLOCK,
-            )
+            write_vrt(vrt, whole, [(file, rect) for file, rect in files if file.stat().st_size], block=BLOCK)
             mosaics[layer] = opened.enter_context(open_raster(str(vrt)))
         yield mosaics
 

@@ -13,7 +13,7 @@ import rasterio
 
 from iic_geotools.classmap import creation_options
 from iic_geotools.errors import UsageError
-from iic_geotools.grid import Grid, Tile
+from iic_geotools.grid import Grid, Part, Tile
 from iic_geotools.parts import PartFolder
 from iic_geotools.regions import Bounds
 from iic_runtime.engines import Device
@@ -138,8 +138,9 @@ def segment_raster(
     ):
         if not (overwrite or folder.placing):
             outputs.check_absent()
-        counts = _write_missing(job, folder, segmenter, progress)
-        placed = _map_parts(job, target, folder, progress)
+        parts = job.parts()
+        counts = _write_missing(job, parts, folder, segmenter, progress)
+        placed = _map_parts(job, parts, target, folder, progress)
         progress(Progress("write", 0, 1))
         finish(outputs, target, folder, placed, segmenter, options, min_area)
         progress(Progress("write", 1, 1))
@@ -196,11 +197,13 @@ def _cache_size(job: Job, target: Target) -> int:
     return int(min(max(info.grid.width * rows * pixel, smallest), largest))
 
 
-def _write_missing(job: Job, folder: PartFolder, segmenter: Segmenter, progress: OnProgress) -> Counter[bool]:
+def _write_missing(
+    job: Job, parts: Sequence[Part], folder: PartFolder, segmenter: Segmenter, progress: OnProgress
+) -> Counter[bool]:
     """Make the parts that are not there yet; count the tiles that were run and those without data."""
-    parts = job.parts()
     missing = [part for part in parts if not folder.done(part.index)]
-    done = job.grid.area.area - sum(part.rect.area for part in missing)
+    total = sum(part.rect.area for part in parts)
+    done = total - sum(part.rect.area for part in missing)
     counts: Counter[bool] = Counter()
     if done:
         _LOG.info("Going on with %d of %d parts done", len(parts) - len(missing), len(parts))
@@ -209,18 +212,21 @@ def _write_missing(job: Job, folder: PartFolder, segmenter: Segmenter, progress:
         nonlocal done
         done += tile.core.area
         counts[held_data] += 1
-        progress(Progress("segment", done, job.grid.area.area))
+        progress(Progress("segment", done, total))
 
-    progress(Progress("segment", done, job.grid.area.area))
+    progress(Progress("segment", done, total))
     write_parts(job, missing, folder, segmenter, on_tile)
     return counts
 
 
-def _map_parts(job: Job, target: Target, folder: PartFolder, progress: OnProgress) -> Placed:
+def _map_parts(
+    job: Job, parts: Sequence[Part], target: Target, folder: PartFolder, progress: OnProgress
+) -> Placed:
     """The parts of each layer and where they lie on the map's grid, regridded first if they lie on another."""
-    parts, region = job.parts(), job.grid.area
+    region = job.grid.area
     if job.source.grid is not None:
-        folder, parts, region = regrid_parts(job, target, folder, progress)
+        folder, parts = regrid_parts(job, parts, target, folder, progress)
+        region = target.region
     return {
         name: [(folder.file(layer, part.index), part.rect.relative_to(region)) for part in parts]
         for name, layer in zip(layers(job.confidence), folder.layers, strict=True)
