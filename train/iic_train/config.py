@@ -23,6 +23,7 @@ class DataConfig:
         unlabelled: Train on images without labels too, where a data set has them.
         scenes: Rasters to train on.
         labels: Label rasters, one a scene, for evaluation only.
+        label_classes: Classes of the label rasters as NAME=VALUE,VALUE...; empty: every value is a class.
         bands: Band of the scenes for each channel, by name or number; empty: by the channels' names.
         nodata: Value that means no data, over what the files say.
         reduce: Train at a resolution this many times coarser than the scenes'.
@@ -34,6 +35,7 @@ class DataConfig:
     unlabelled: bool = True
     scenes: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()
+    label_classes: tuple[str, ...] = ()
     bands: tuple[str, ...] = ()
     nodata: float | None = None
     reduce: int = 1

@@ -1,0 +1,180 @@
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+import rasterio
+from rasterio.enums import ColorInterp
+from rasterio.transform import from_origin
+
+from iic_geotools.errors import DataError, SceneError, UsageError
+from iic_geotools.grid import Rect
+from iic_train.data.rasters import (
+    Chips,
+    Labels,
+    SceneReader,
+    Windows,
+    find_constants,
+    fingerprint,
+    open_scenes,
+    parse_groups,
+)
+from iic_train.loading import batches
+
+
+def write(path: Path, array, *, names=None, nodata=None, crs="EPSG:32631", pixel=0.5) -> str:
+    array = np.asarray(array)
+    with rasterio.open(
+        path,
+        "w",
+        driver="GTiff",
+        count=array.shape[0],
+        height=array.shape[1],
+        width=array.shape[2],
+        dtype=array.dtype,
+        crs=crs,
+        transform=from_origin(500000, 4500000, pixel, pixel),
+        nodata=nodata,
+    ) as out:
+        out.write(array)
+        if names:
+            out.descriptions = names
+        out.colorinterp = [ColorInterp.undefined] * array.shape[0]
+    return str(path)
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(0)
+
+
+def test_windows_hold_the_scene_s_pixels_in_the_order_asked_for(tmp_path, rng):
+    red = np.arange(40 * 60, dtype=np.uint16).reshape(40, 60)
+    path = write(tmp_path / "a.tif", np.stack([red + 10_000, red]), names=("nir", "red"))
+    scenes = open_scenes([path], ("red", "nir"))
+    assert (scenes.dtype, scenes.gsd) == ("uint16", pytest.approx(0.5))
+    batch = Windows(scenes, 16, (1.0,)).read(np.arange(5), rng)
+    assert batch.valid is None
+    for window in batch.pixels.numpy():
+        assert (window[1] - window[0] == 10_000).all()
+        row, column = divmod(int(window[0, 0, 0]), 60)
+        np.testing.assert_array_equal(window[0], red[row : row + 16, column : column + 16])
+
+
+def test_nodata_is_never_counted_and_hardly_read(tmp_path, rng):
+    values = rng.integers(1, 200, (1, 128, 128)).astype(np.uint8)
+    values[:, :, 48:] = 0  # most of the scene is empty
+    scenes = open_scenes([write(tmp_path / "a.tif", values, names=("grey",), nodata=0)], ("grey",))
+    constants = find_constants(scenes)
+    assert constants.valid_shares == (pytest.approx(48 / 128),)
+    windows = Windows(scenes, 32, constants.valid_shares)
+    assert len(windows) == round(128 * 48 / 32**2)
+    batch = windows.read(np.arange(30), rng)
+    assert batch.valid is not None
+    assert (batch.valid.flatten(1).float().mean(1) >= 0.5).all()
+    assert ((batch.pixels[:, 0] != 0) == batch.valid).all()
+
+
+def test_constants_are_robust_and_ignore_nodata(tmp_path, rng):
+    values = rng.normal(1000, 100, (2, 300, 300)).astype(np.float32)
+    values[1] *= 3
+    values[:, :100] = -9999
+    values[:, 150, 150] = 1e6
+    path = write(tmp_path / "a.tif", values, names=("red", "nir"), nodata=-9999)
+    constants = find_constants(open_scenes([path], ("red", "nir")))
+    scaled = (np.array([1000, 3000]) - constants.offset) * constants.scale
+    assert scaled == pytest.approx([0.5, 0.5], abs=0.02)
+    assert constants.offset[0] == pytest.approx(1000 - 2.576 * 100, rel=0.02)
+
+
+def test_small_scenes_are_padded_with_pixels_that_do_not_count(tmp_path, rng):
+    path = write(tmp_path / "a.tif", np.full((1, 10, 40), 7, np.uint8), names=("grey",))
+    batch = Windows(open_scenes([path], ("grey",)), 24, (1.0,)).read(np.arange(3), rng)
+    assert batch.pixels.shape == (3, 1, 24, 24)
+    assert (batch.valid.sum((1, 2)) == 10 * 24).all()
+
+
+def test_reduced_resolution_averages_squares(tmp_path):
+    values = np.arange(36, dtype=np.float32).reshape(1, 6, 6)
+    values[0, 0, 0] = np.nan
+    scenes = open_scenes([write(tmp_path / "a.tif", values, names=("grey",))], ("grey",), reduce=2)
+    assert (scenes.shapes, scenes.gsd) == (((3, 3),), pytest.approx(1.0))
+    pixels = SceneReader(scenes).read(0, Rect(0, 0, 3, 3))
+    assert not pixels.valid[0, 0]
+    assert pixels.valid.sum() == 8
+    assert pixels.values[0, 1, 1] == np.mean([14, 15, 20, 21])
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_processes_read_the_same_windows(tmp_path, rng, workers):
+    paths = [
+        write(tmp_path / f"{i}.tif", rng.integers(0, 255, (1, 64, 64)).astype(np.uint8), names=("grey",))
+        for i in range(3)
+    ]
+    windows = Windows(open_scenes(paths, ("grey",)), 16, (1.0,) * 3)
+    windows.read(np.arange(1), rng)  # a handle is open before the workers start
+    found = [batch.pixels.numpy() for batch in batches(windows, 4, (0, 1, 0), steps=3, workers=workers)]
+    again = [batch.pixels.numpy() for batch in batches(windows, 4, (0, 1, 0), steps=3)]
+    np.testing.assert_array_equal(found, again)
+    assert len({window.tobytes() for batch in found for window in batch}) == 12
+
+
+def test_a_source_can_be_sent_to_another_process(tmp_path, rng):
+    path = write(tmp_path / "a.tif", rng.integers(0, 255, (1, 64, 64)).astype(np.uint8), names=("grey",))
+    windows = Windows(open_scenes([path], ("grey",)), 16, (1.0,))
+    first = windows.read(np.arange(2), np.random.default_rng(1)).pixels
+    sent = pickle.loads(pickle.dumps(windows))
+    assert (sent.read(np.arange(2), np.random.default_rng(1)).pixels == first).all()
+
+
+def test_chips_cover_scenes_once_with_their_labels(tmp_path, rng):
+    values = rng.integers(1, 255, (1, 70, 50)).astype(np.uint8)
+    values[0, 0, 0] = 0
+    truth = rng.integers(1, 6, (1, 70, 50)).astype(np.uint8)
+    scene = write(tmp_path / "a.tif", values, names=("grey",), nodata=0)
+    labels = write(tmp_path / "l.tif", truth)
+    scenes = open_scenes([scene], ("grey",))
+    groups = parse_groups(["low=1,2", "high=4,5"])
+    chips = Chips(scenes, Labels([labels], scenes, groups), side=32)
+    assert len(chips) == 6
+    assert sum(chips.image(i).size for i in range(6)) == 70 * 50
+    label = chips.label(0)
+    expected = np.select([truth[0, :32, :32] <= 2, truth[0, :32, :32] >= 4], [0, 1], 255)
+    expected[0, 0] = 255
+    np.testing.assert_array_equal(label, expected)
+    assert Labels([labels], scenes, {}).classes == tuple(f"class {value}" for value in range(1, 6))
+
+
+def test_bad_input_is_one_sentence(tmp_path, rng):
+    grey = rng.integers(0, 255, (1, 64, 64))
+    a = write(tmp_path / "a.tif", grey.astype(np.uint8), names=("grey",))
+    b = write(tmp_path / "b.tif", grey.astype(np.uint16), names=("grey",))
+    c = write(tmp_path / "c.tif", grey.astype(np.uint8), names=("grey",), pixel=5.0)
+    d = write(tmp_path / "d.tif", np.zeros((1, 64, 64), np.uint8), names=("grey",), nodata=0)
+    with pytest.raises(UsageError, match="at least one"):
+        open_scenes([], ("grey",))
+    with pytest.raises(SceneError, match="no file"):
+        open_scenes([str(tmp_path / "x.tif")], ("grey",))
+    with pytest.raises(SceneError, match="no band named red"):
+        open_scenes([a], ("red",))
+    with pytest.raises(DataError, match="different types"):
+        open_scenes([a, b], ("grey",))
+    with pytest.raises(DataError, match="one resolution"):
+        open_scenes([a, c], ("grey",))
+    with pytest.raises(DataError, match="nodata"):
+        find_constants(open_scenes([d], ("grey",)))
+    with pytest.raises(UsageError, match="label-class"):
+        parse_groups(["trees=x"])
+    scenes = open_scenes([a], ("grey",))
+    with pytest.raises(UsageError, match="one for each"):
+        Labels([a, b], scenes, {})
+    small = write(tmp_path / "s.tif", grey[:, :32].astype(np.uint8))
+    with pytest.raises(SceneError, match="on its grid"):
+        Labels([small], scenes, {})
+
+
+def test_fingerprint_follows_the_pixels(tmp_path, rng):
+    values = rng.integers(0, 255, (1, 64, 64)).astype(np.uint8)
+    first = fingerprint(open_scenes([write(tmp_path / "a.tif", values, names=("grey",))], ("grey",)))
+    values[0, 32, 32] ^= 1
+    assert first != fingerprint(open_scenes([write(tmp_path / "a.tif", values, names=("grey",))], ("grey",)))
