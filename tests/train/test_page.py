@@ -1,8 +1,11 @@
+import base64
+import io
 import re
 from html.parser import HTMLParser
 
 import numpy as np
 import torch
+from PIL import Image
 
 from iic_train.data import Arrays, Dataset
 from iic_train.evaluate import evaluate_clusters
@@ -105,8 +108,10 @@ class Scenes:
     def label(self, index: int) -> None:
         return None
 
-    def valid(self, index: int) -> None:
-        return None
+    def valid(self, index: int) -> np.ndarray | None:
+        valid = np.zeros((6, 8), bool)
+        valid[:, 4:] = True
+        return valid if index else None
 
 
 def test_pictures_of_maps_have_a_legend_and_infrared() -> None:
@@ -116,6 +121,15 @@ def test_pictures_of_maps_have_a_legend_and_infrared() -> None:
     assert len(rows) == 7
     assert rows[0].count('class="key"') == 3
     assert all(row.count("<img") == 3 for row in rows[1:])
+
+
+def test_pixels_without_data_are_grey_in_the_map() -> None:
+    rows = map_pictures(lambda x: x[0, 0].long() * 0, Scenes(), ["road"], lambda raw: raw / 200)
+    maps = [base64.b64decode(re.findall(r"base64,([^\"]+)", row)[-1]) for row in rows[1:]]
+    first, second = (np.asarray(Image.open(io.BytesIO(data)).convert("RGB")) for data in maps[:2])
+    assert len(np.unique(first.reshape(-1, 3), axis=0)) == 1
+    assert (second[:, :4] == 200).all()
+    assert np.array_equal(second[:, 4:], first[:, 4:])
 
 
 def test_visible_bands() -> None:

@@ -251,8 +251,12 @@ def evaluation_crop(config: TrainConfig) -> int | None:
 
 
 def run_dataset(run: Run) -> Dataset:
-    """Open the data set of the paper that a run was trained on."""
+    """Open what a run was trained on; without labels it has no classes."""
     data = run.config.data
+    if data.name == "rasters":
+        from iic_train.data.rasters import raster_dataset
+
+        return raster_dataset(data, run.config.network.channels)
     root = Path(data.root) if data.root is not None else None
     return open_dataset(data.name, root, overcluster=data.overcluster, unlabelled=data.unlabelled)
 

@@ -16,6 +16,8 @@ _HEADS = {"a": "head A (overclustering)", "b": "head B (main)"}
 _SIMPLEX_POINTS = 2000
 _PICTURES = 6
 _PICTURE_SIDE = 384
+_NOTHING = 200
+"""Grey of pixels that are not valid."""
 
 
 @dataclass(frozen=True)
@@ -105,14 +107,17 @@ def map_pictures(
     rows = [_legend(names)]
     for index in np.unique(np.linspace(0, len(images) - 1, min(_PICTURES, len(images)), dtype=int)):
         raw = images.image(int(index))[:, :_PICTURE_SIDE, :_PICTURE_SIDE]
-        clusters = predict(torch.from_numpy(np.ascontiguousarray(raw))[None]).cpu().numpy()
-        shown = [(visible(scale(raw), images.channels), "image")]
+        clusters = palette[predict(torch.from_numpy(np.ascontiguousarray(raw))[None]).cpu().numpy()]
+        valid = images.valid(int(index))
+        if valid is not None:
+            clusters[~valid[:_PICTURE_SIDE, :_PICTURE_SIDE]] = _NOTHING
+        scaled = scale(raw)
+        shown = [picture(visible(scaled, images.channels), "image")]
         if {"nir", "red", "green"} <= set(images.channels):
-            shown.append(
-                (visible(scale(raw), images.channels, ("nir", "red", "green")), "infrared, red, green")
-            )
-        shown.append((palette[clusters], "clusters"))
-        rows.append(f'<div class="row">{"".join(picture(*pair) for pair in shown)}</div>')
+            infrared = visible(scaled, images.channels, ("nir", "red", "green"))
+            shown.append(picture(infrared, "infrared, red, green"))
+        shown.append(picture(clusters, "clusters", photograph=False))
+        rows.append(f'<div class="row">{"".join(shown)}</div>')
     return rows
 
 

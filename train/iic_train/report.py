@@ -1,7 +1,9 @@
 """The report of a run: what was trained, how it went and what came out."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,16 +30,15 @@ def write_report(run: Run, dataset: Dataset | None = None, *, which: Which = "be
         which: Weights of the epoch with the lowest loss, or of the last one.
     """
     dataset = dataset or run_dataset(run)
-    evaluated = run.path / EVALUATION
-    path = run.path / REPORT
-    choice = run.choice(which)
+    file, path, choice = run.path / EVALUATION, run.path / REPORT, run.choice(which)
+    evaluation = json.loads(file.read_bytes()) if file.is_file() else None
     story = Story(
         title=run.id,
         facts=_run_facts(run, choice, dataset),
         heads=_run_heads(run),
         chosen=choice.sub_head,
-        evaluation=json.loads(evaluated.read_bytes()) if evaluated.is_file() else None,
-        pictures=_run_pictures(run, dataset, which),
+        evaluation=evaluation,
+        pictures=_run_pictures(run, dataset, which, _cluster_names(run, evaluation)),
         config={"config": run.config.to_json(), "data": dict(run.data), "versions": dict(run.versions)},
     )
     write_atomically(path, report_page(story).encode())
@@ -80,15 +81,24 @@ def _run_heads(run: Run) -> dict[str, list[HeadEpoch]]:
     return {head: epochs for head, epochs in heads.items() if epochs}
 
 
+def _cluster_names(run: Run, evaluation: Mapping[str, Any] | None) -> list[str]:
+    """Numbers of the clusters and, once labels named them, their classes."""
+    names = [f"cluster {index}" for index in range(run.config.network.clusters_b)]
+    if evaluation is None:
+        return names
+    mapping = evaluation["sub_heads"][evaluation["chosen"]]["mapping"]
+    classes = [evaluation["classes"][index] if index >= 0 else "no class" for index in mapping]
+    return [f"{name}: {found}" for name, found in zip(names, classes, strict=True)]
+
+
 @torch.inference_mode()
-def _run_pictures(run: Run, dataset: Dataset, which: Which) -> list[str]:
+def _run_pictures(run: Run, dataset: Dataset, which: Which, names: list[str]) -> list[str]:
     network, pairs, sub_head = run.network(which), run.config.pairs, run.choice(which).sub_head
-    clusters = run.config.network.clusters_b
     if not isinstance(pairs, ImagePairs):
         return map_pictures(
             lambda raw: network(raw)[0, sub_head].argmax(0),
             dataset.test if len(dataset.test) else dataset.train_b,
-            [f"cluster {index}" for index in range(clusters)],
+            names,
             lambda raw: network.scale(torch.from_numpy(np.ascontiguousarray(raw))).numpy(),
         )
     chosen = [int(index) for index in simplex_sample(dataset.test)]
