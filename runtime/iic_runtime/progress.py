@@ -69,7 +69,7 @@ class _Lines:
             return
         self._step, self._last = step, now
         seconds = now - self._begun
-        speed = f", {progress.done / 1e6 / seconds:.2f} Mpx/s" if seconds > 1 and progress.done else ""
+        speed = f", {progress.done / 1e6 / seconds:.2f} Mpx/s" if seconds > 1 and progress.done > 1 else ""
         self._stream.write(f"{progress.stage}: {step * 100 // STEPS} %{speed}\n")
         self._stream.flush()
 

@@ -3,9 +3,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from iic_geotools.colours import MapClass
 from tiny_onnx import make_card, make_model
 
+from iic_geotools.colours import MapClass
 from iic_geotools.errors import ModelError
 from iic_runtime.card import CARD_VERSION, Card, Origin
 from iic_runtime.modelfile import MODEL_VARIABLE, ModelFile, find_model, put_card, write_card
