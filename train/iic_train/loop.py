@@ -198,7 +198,8 @@ class Trainer:
 
     def _select(self) -> HeadMeans:
         """Head B's loss, a sub-head at a time, on pairs that are the same in every epoch."""
-        source, steps = self.data.source("b"), self.config.selection_steps
+        source = self.data.source("b")
+        steps = steps_of(source, self.images, self.config.selection_steps)
         key = (self.config.seed, 0, SELECTION_PASS)
         self._calibrate(self._batches(source, key, steps))
         self.network.eval()

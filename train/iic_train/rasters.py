@@ -1,0 +1,162 @@
+"""Training on anyone's own rasters: settings that follow from the scenes, then the loop."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+from iic_geotools.bands import canonical
+from iic_geotools.errors import UsageError
+from iic_geotools.scene import SceneInfo, describe
+from iic_train.config import DataConfig, TrainConfig
+from iic_train.data.rasters import find_constants, open_scenes
+from iic_train.loop import train
+from iic_train.networks import NetworkConfig
+from iic_train.pairs import DensePairs
+from iic_train.photometry import Photometry
+from iic_train.runs import Run
+
+MOST_CLASSES = 254
+PAIRS = DensePairs(
+    Photometry(all_brightness=0.4, all_contrast=0.4, saturation=0.4),
+    both=True,
+    flip_vertical=0.5,
+    turn=0.5,
+)
+"""All eight flips and turns; brightness and contrast of all bands together, infrared too, in both views."""
+
+
+def raster_config(
+    scenes: Sequence[str],
+    classes: int,
+    *,
+    bands: Sequence[str] = (),
+    nodata: float | None = None,
+    reduce: int = 1,
+    labels: Sequence[str] = (),
+    label_classes: Sequence[str] = (),
+    network: str = "edge-8",
+    clusters_a: int | None = None,
+    sub_heads: int = 3,
+    size: int = 96,
+    epochs: int = 20,
+    steps: int | None = 100,
+    batch: int = 32,
+    lr: float = 1e-3,
+    lamb: float = 1.0,
+    radius: int = 5,
+    cells: bool = True,
+    seed: int = 0,
+) -> TrainConfig:
+    """Settings for training on rasters; `train_rasters` says what the arguments mean."""
+    if not 2 <= classes <= MOST_CLASSES:
+        raise UsageError(f"--classes must be 2 to {MOST_CLASSES}, not {classes}.")
+    if not scenes:
+        raise UsageError("Name at least one raster to train on.")
+    channels, given = choose_channels(describe(scenes[0]), bands)
+    opened = open_scenes(scenes, channels, bands=given, nodata=nodata, reduce=reduce)
+    constants = find_constants(opened)
+    overclusters = clusters_a if clusters_a is not None else 4 * classes
+    return TrainConfig(
+        preset="rasters",
+        data=DataConfig(
+            "rasters",
+            scenes=tuple(str(Path(scene).absolute()) if Path(scene).exists() else scene for scene in scenes),
+            labels=tuple(str(Path(label).absolute()) for label in labels),
+            label_classes=tuple(label_classes),
+            bands=given,
+            nodata=nodata,
+            reduce=reduce,
+        ),
+        network=NetworkConfig(
+            network,
+            channels,
+            classes,
+            overclusters,
+            sub_heads,
+            offset=constants.offset,
+            scale=constants.scale,
+        ),
+        pairs=PAIRS,
+        size=size,
+        passes=("ab",),
+        epochs=epochs,
+        steps=steps,
+        batch=batch,
+        lr=lr,
+        schedule="cosine",
+        lamb_b=lamb,
+        radius=radius,
+        cells=cells,
+        evaluation_images=16,
+        seed=seed,
+    )
+
+
+def choose_channels(info: SceneInfo, bands: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Names of the channels to train on, and how each is found in a file if not by its name.
+
+    Without `bands` all bands of the first scene are taken that are not alpha; bands without a name are
+    called after their number.
+    """
+    names = [
+        canonical(text or kind) for text, kind in zip(info.descriptions, info.interpretations, strict=True)
+    ]
+    names = [name if name != "undefined" else f"band{index}" for index, name in enumerate(names, 1)]
+    wanted = list(bands) or [str(index) for index, name in enumerate(names, 1) if name != "alpha"]
+    channels, unnamed = [], False
+    for band in wanted:
+        if not band.isdigit():
+            channels.append(canonical(band))
+        elif not 1 <= int(band) <= len(names):
+            raise UsageError(f"There is no band {band} in {info.path}: it has {len(names)}.")
+        else:
+            channels.append(names[int(band) - 1])
+            unnamed = unnamed or channels[-1] == f"band{band}"
+    channels = ["grey" if name == "gray" else name for name in channels]
+    if len(set(channels)) < len(channels):
+        raise UsageError(
+            f"Two bands of {info.path} go by one name ({', '.join(channels)}): choose with --bands."
+        )
+    return tuple(channels), tuple(wanted) if bands or unnamed else ()
+
+
+def train_rasters(
+    scenes: Sequence[str],
+    classes: int,
+    *,
+    network: str = "edge-8",
+    amp: Literal["off", "bf16", "fp16"] = "off",
+    compile: bool = False,
+    runs: Path = Path("runs"),
+    name: str | None = None,
+    device: str = "auto",
+    workers: int = 0,
+    quiet: bool = False,
+    **settings: Any,
+) -> Run:
+    """Train on GeoTIFFs of any size and type, without labels.
+
+    Args:
+        scenes: Rasters, anything GDAL opens.
+        classes: Number of clusters to find.
+        network: Name of a segmentation network.
+        amp: Precision on CUDA.
+        compile: Compile the network.
+        runs: Folder of the run folders.
+        name: Name of the new one; by default `rasters` and the time.
+        device: `auto`, `cpu` or `cuda`.
+        workers: Processes that read ahead; 0 reads in between.
+        quiet: Say only what is wrong.
+        **settings: `bands` (by name or number, in order), `nodata` (over what the files say), `reduce` (train
+            at a resolution so many times coarser), `labels` (rasters, one a scene, for evaluation only) and
+            `label_classes` (`NAME=VALUE,VALUE...`), `clusters_a`, `sub_heads`, `size` (of the windows),
+            `epochs`, `steps` (of an epoch), `batch`, `lr`, `lamb`, `radius`, `cells`, `seed`.
+
+    Raises:
+        SceneError: A scene cannot be read.
+        DataError: The scenes do not go together, or hold no data.
+    """
+    config = raster_config(scenes, classes, network=network, **settings)
+    config = replace(config, amp=amp, compile=compile)
+    return train(config, runs=runs, name=name, device=device, workers=workers, quiet=quiet)
