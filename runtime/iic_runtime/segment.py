@@ -28,7 +28,6 @@ from iic_runtime.segmenter import Segmenter
 
 _LOG = logging.getLogger(__name__)
 PathLike = str | os.PathLike[str]
-# Enough for the blocks under a row of tiles of a wide scene, so that none is decoded twice.
 CACHE_LIMITS = (64 << 20, 256 << 20)
 
 
@@ -190,10 +189,13 @@ def _announce(target: Target, segmenter: Segmenter) -> None:
 
 
 def _cache_size(job: Job, target: Target) -> int:
+    """Bytes of GDAL's block cache: a row of tiles reads the same strips again and again, but few tiled blocks."""
     info = target.info
-    rows = job.grid.read_side * info.grid.height / job.grid.height + 2 * info.block[0]
-    pixel = sum(np.dtype(dtype).itemsize for dtype in info.dtypes)
     smallest, largest = CACHE_LIMITS
+    if info.block[1] < info.grid.width:
+        return smallest
+    rows = job.grid.read_side * info.grid.height / job.grid.height + info.block[0]
+    pixel = sum(np.dtype(dtype).itemsize for dtype in info.dtypes)
     return int(min(max(info.grid.width * rows * pixel, smallest), largest))
 
 
