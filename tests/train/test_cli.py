@@ -136,6 +136,30 @@ def test_every_preset_trains_on_files_of_the_true_layout(tmp_path, monkeypatch, 
     assert set(run.metrics()[0]["train"]) == ({"b"} if overcluster else {"a", "b"})
 
 
+def test_settings_that_make_mnist_quick_are_plain_options(tmp_path):
+    make_mnist(tmp_path / "data", np.random.default_rng(0))
+    options = ["--data", str(tmp_path / "data"), "--runs", str(tmp_path / "runs"), "--name", "run"]
+    options += [
+        "--network",
+        "6c-4",
+        "--passes",
+        "ab",
+        "--schedule",
+        "cosine",
+        "--lamb",
+        "1.5",
+        "--lr",
+        "1e-3",
+    ]
+    call("mnist", "--epochs", "2", "--steps", "2", "--batch", "6", "--repeats", "2", *options)
+    run = load_run(tmp_path / "runs" / "run")
+    assert run.config.network.widths == (16, 32, 64, 128)
+    assert (run.config.passes, run.config.schedule, run.config.lamb_b) == (("ab",), "cosine", 1.5)
+    rows = run.metrics()
+    assert set(rows[0]["train"]) == {"a", "b"}
+    assert 0 < rows[1]["lr"] < rows[0]["lr"] < 1e-3
+
+
 def test_commands_and_presets_are_the_same_names():
     assert tuple(DATASETS) == PRESETS
     assert set(OVERCLUSTERED) == set(UNSUPERVISED)

@@ -40,6 +40,12 @@ Epochs = Annotated[int | None, typer.Option(min=1, help="Epochs to train.")]
 Steps = Annotated[int | None, typer.Option(min=1, help="Most steps a pass takes.")]
 BatchSize = Annotated[int | None, typer.Option(min=2, help="Pairs a step, over all processes.")]
 Rate = Annotated[float | None, typer.Option(help="Learning rate.")]
+Schedule = Annotated[
+    Literal["constant", "cosine"] | None, typer.Option(help="Keep the learning rate, or let it fall to zero.")
+]
+Passes = Annotated[
+    str | None, typer.Option(help="Heads that the passes of an epoch train, e.g. a,b or ab.", metavar="HEADS")
+]
 Lamb = Annotated[float | None, typer.Option(help="Entropy weight of head B; above 1 favours equal clusters.")]
 NetworkName = Annotated[str | None, typer.Option(help="Another network of the same kind.")]
 ClustersA = Annotated[int | None, typer.Option(min=2, help="Clusters of the overclustering head.")]
@@ -92,6 +98,8 @@ def _add_preset(preset_name: str, summary: str) -> None:
         steps: Steps = None,
         batch: BatchSize = None,
         lr: Rate = None,
+        schedule: Schedule = None,
+        passes: Passes = None,
         lamb: Lamb = None,
         seed: Seed = 0,
         amp: Amp = "off",
@@ -110,6 +118,7 @@ def _add_preset(preset_name: str, summary: str) -> None:
         options = {
             option: arguments[option] for option in arguments.keys() - {"preset_name", "resume", "traceback"}
         }
+        options["passes"] = passes.split(",") if passes else None
         with shell(quiet, traceback):
             if resume:
                 _resume(runs / name if name else None, runs, epochs, device, workers, quiet)

@@ -4,6 +4,7 @@ Every number is that of the authors' published commands; their learning rates an
 the single values the paper states. Overclustering is the semi-supervised protocol with one head.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -127,6 +128,8 @@ def train_preset(
     steps: int | None = None,
     batch: int | None = None,
     lr: float | None = None,
+    schedule: Literal["constant", "cosine"] | None = None,
+    passes: Sequence[str] | None = None,
     lamb: float | None = None,
     seed: int = 0,
     amp: Literal["off", "bf16", "fp16"] = "off",
@@ -149,6 +152,8 @@ def train_preset(
         steps: Most steps a pass takes.
         batch: Pairs a step.
         lr: Learning rate.
+        schedule: Keep the learning rate, or let it fall to zero along a cosine.
+        passes: Passes over the data that make an epoch, each naming the heads it trains: `a`, `b` or `ab`.
         lamb: Weight of the entropy in head B's loss.
         seed: Of everything random.
         amp: Precision on CUDA.
@@ -170,6 +175,7 @@ def train_preset(
         amp=amp,
         compile=compile,
         **_given(repeats=repeats, epochs=epochs, steps=steps, batch=batch, lr=lr, lamb_b=lamb),
+        **_given(schedule=schedule, passes=None if passes is None else tuple(passes)),
     )
     return train(config, **options)
 
