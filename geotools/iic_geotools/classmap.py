@@ -40,6 +40,8 @@ DEFAULT_OPTIONS = {
     "NUM_THREADS": "ALL_CPUS",
     "SPARSE_OK": "TRUE",
 }
+# GDAL would keep 450 parts open, each with buffers of megabytes; a row of the map needs few at a time.
+OPEN_PARTS = 24
 # The COG driver's other options would change the grid, lose labels or compute what no map has a use for.
 _OPTIONS = {
     *DEFAULT_OPTIONS,
@@ -116,7 +118,7 @@ def assemble(
         raise UsageError(f"A map has 1 to {MAX_CLASSES} classes, not {len(classes)}.")
     full = [(path, rect) for path, rect in parts if _holds_data(path)]
     try:
-        with _scratch(out) as scratch:
+        with rasterio.Env(GDAL_MAX_DATASET_POOL_SIZE=OPEN_PARTS), _scratch(out) as scratch:
             levels = _levels(full, grid, scratch, wanted, classes)
             virtual = scratch("map.vrt")
             layers = [level.path for level in levels[1:]]

@@ -13,6 +13,7 @@ from rasterio.crs import CRS
 from rasterio.windows import Window
 from rio_cogeo import cog_validate
 
+from iic_geotools import classmap
 from iic_geotools.classmap import NODATA, MapGrid, assemble
 from iic_geotools.colours import MapClass, distinct_colours
 from iic_geotools.errors import OutputError, UsageError
@@ -345,3 +346,22 @@ def test_a_full_disk_is_an_error_and_leaves_nothing(noisy, share):
     run = assemble_with_a_limit(folder, int(size * share))
     assert run.returncode == 7, run.stderr
     assert names(folder) == ["parts"]
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="counts open files as Linux shows them")
+def test_few_parts_are_open_at_a_time(tmp_path, monkeypatch):
+    """Each open part holds buffers: memory must not grow with their number."""
+    parts = cut(tmp_path / "parts", patches(1400, 1400), 140)
+    most = 0
+
+    def counting(pixels):
+        nonlocal most
+        links = [entry.resolve() for entry in Path("/proc/self/fd").iterdir()]
+        most = max(most, sum(link.parent == tmp_path / "parts" for link in links))
+        return classmap.mode_of_four(pixels)
+
+    monkeypatch.setitem(classmap._REDUCERS, "MODE", counting)
+    grid = MapGrid(1400, 1400, TRANSFORM, LAMBERT)
+    assemble(parts, tmp_path / "map.tif", grid, classes=CLASSES, options={"BLOCKSIZE": "128"})
+    assert len(parts) == 100
+    assert 1 < most <= 24
