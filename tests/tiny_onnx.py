@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import numpy as np
 import onnx
-from iic_geotools.colours import MapClass, distinct_colours
 from onnx import TensorProto, helper, numpy_helper
 
+from iic_geotools.colours import MapClass, distinct_colours
 from iic_runtime.card import Card
 from iic_runtime.modelfile import put_card
 

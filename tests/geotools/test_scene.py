@@ -5,7 +5,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import rasterio
-from iic_geotools.vrt import MapGrid
 from rasterio.enums import ColorInterp
 from rasterio.transform import Affine, from_origin
 
@@ -13,6 +12,7 @@ from iic_geotools.errors import SceneError, UsageError
 from iic_geotools.grid import Rect
 from iic_geotools.rescale import Rescale, parse_rescale, robust_range, spread_windows
 from iic_geotools.scene import SceneSource, describe, has_mask, valid_pixels
+from iic_geotools.vrt import MapGrid
 
 MakeScene = Callable[..., Path]
 
