@@ -4,6 +4,7 @@ Labels are used to choose images and pixels, never to supervise: what is neither
 classes (things, mostly) stays out of the objective and of every figure.
 """
 
+import logging
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -16,6 +17,8 @@ from PIL import Image, UnidentifiedImageError
 from iic_geotools.errors import DataError
 from iic_geotools.files import write_atomically
 from iic_train.data.base import UNLABELLED, Dataset
+
+logger = logging.getLogger(__name__)
 
 SCALE = 0.33
 """Images are used at a third of their size."""
@@ -139,7 +142,9 @@ def _chosen(name: str, folder: Path, split: str) -> list[str]:
     for path in (authors, ours):
         if path.is_file():
             return path.read_text().split()
-    names = _choose(sorted((folder / "annotations" / split).glob("*.png")), class_table(name))
+    annotations = sorted((folder / "annotations" / split).glob("*.png"))
+    logger.info("Choosing images for %s among %d of %s, once.", name, len(annotations), split)
+    names = _choose(annotations, class_table(name))
     if not names:
         raise DataError(
             f"No image of {folder / 'annotations' / split} is large enough and mostly stuff: "

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import logging
 import re
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,6 +17,8 @@ from rasterio.windows import Window
 from iic_geotools.errors import DataError
 from iic_geotools.files import replacing, write_atomically
 from iic_train.data.base import UNLABELLED
+
+logger = logging.getLogger(__name__)
 
 CHIP = 200
 """Side of a chip in pixels of half scale."""
@@ -124,6 +127,9 @@ def cut_chips(tiles: list[Tile], folder: Path, table: NDArray[np.uint8]) -> Chip
     }
     if not (listing.is_file() and json.loads(listing.read_bytes()) == wanted):
         try:
+            logger.info(
+                "Cutting %d tiles of Potsdam into %d chips in %s, once.", len(tiles), len(labelled), folder
+            )
             folder.mkdir(parents=True, exist_ok=True)
             listing.unlink(missing_ok=True)
             _write_chips(tiles, counts, folder)
