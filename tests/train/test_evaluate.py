@@ -3,7 +3,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from iic_geotools.errors import DataError
+from iic_geotools.errors import DataError, UsageError
 from iic_train.baselines import kmeans, kmeans_baseline
 from iic_train.data import Arrays, Dataset
 from iic_train.data.base import Images
@@ -113,6 +113,11 @@ def test_without_labels_there_is_nothing_to_evaluate() -> None:
     bare = Arrays(np.zeros((3, 1, 4, 4), "u1"), None, ("grey",))
     with pytest.raises(DataError, match="no labels"):
         evaluate_clusters(lambda images: images, dataset(bare), 3)
+
+
+def test_a_sub_head_that_is_not_there() -> None:
+    with pytest.raises(UsageError, match="no sub-head 1"):
+        evaluate_clusters(lambda images: images[None, :, 0, 0, 0].long(), dataset(digits(6)), 3, chosen=1)
 
 
 def test_kmeans_finds_separate_groups() -> None:

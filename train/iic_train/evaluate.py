@@ -149,26 +149,27 @@ def evaluate_clusters(
 
     Raises:
         DataError: The data set has no labels.
+        UsageError: There is no such sub-head.
     """
     classes = len(dataset.classes)
-    same = dataset.map is dataset.test
     shares = _Shares(len(dataset.map), clusters, classes, seed)
-    mapped: list[Confusion] = []
-    for predicted, labels, indices in _predictions(predict, dataset.map, crop, batch_size, device):
-        mapped = mapped or [Confusion(clusters, classes, device) for _ in predicted]
-        for confusion, answer in zip(mapped, predicted, strict=True):
-            confusion.add(answer, labels)
-        shares.add(predicted[chosen], labels, indices)
-    tested = mapped
-    if not same:
-        tested = [Confusion(clusters, classes, device) for _ in mapped]
-        for predicted, labels, _ in _predictions(predict, dataset.test, crop, batch_size, device):
-            for confusion, answer in zip(tested, predicted, strict=True):
+
+    def confusions(images: Images, shares: _Shares | None = None) -> list[Confusion]:
+        found: list[Confusion] = []
+        for predicted, labels, indices in _predictions(predict, images, crop, batch_size, device):
+            if not 0 <= chosen < len(predicted):
+                raise UsageError(f"There is no sub-head {chosen}: the network has {len(predicted)}.")
+            found = found or [Confusion(clusters, classes, device) for _ in predicted]
+            for confusion, answer in zip(found, predicted, strict=True):
                 confusion.add(answer, labels)
-    if not mapped or not mapped[0].counts.any() or not tested[0].counts.any():
-        raise DataError(f"The data set {dataset.name} has no labels to evaluate with.")
-    if not 0 <= chosen < len(mapped):
-        raise UsageError(f"There is no sub-head {chosen}: the network has {len(mapped)}.")
+            if shares is not None:
+                shares.add(predicted[chosen], labels, indices)
+        if not found or not found[0].counts.any():
+            raise DataError(f"The data set {dataset.name} has no labels to evaluate with.")
+        return found
+
+    mapped = confusions(dataset.map, shares)
+    tested = mapped if dataset.test is dataset.map else confusions(dataset.test)
     return Evaluation(
         protocol="many_to_one" if overcluster else "one_to_one",
         classes=dataset.classes,
