@@ -1,26 +1,39 @@
 """Scenes and models that tests make for themselves."""
 
+import logging
 import os
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import rasterio
+from hypothesis import settings
 from rasterio.transform import from_origin
 
 # Under load, two-thread kernels on tiny tensors are many times slower than one thread.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 UTM = "EPSG:32631"
+# How long an example takes says more about the machine than about the code.
+settings.register_profile("patient", deadline=None)
+settings.load_profile("patient")
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("gdal") and shutil.which("gdalinfo") is None:
         pytest.skip("GDAL's command-line tools are not installed")
+
+
+@pytest.fixture(autouse=True)
+def quiet_commands_stay_quiet_alone() -> Iterator[None]:
+    """Commands run inside the test process set the level of our loggers: undo it."""
+    yield
+    for name in ("iic_geotools", "iic_runtime", "iic_train", "iic_export"):
+        logging.getLogger(name).setLevel(logging.NOTSET)
 
 
 def landscape(height: int, width: int, bands: int = 4, seed: int = 0) -> np.ndarray:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from iic_geotools import __version__
 from iic_geotools.areas import class_areas, write_stats
+from iic_geotools.bands import canonical
 from iic_geotools.classmap import assemble
 from iic_geotools.files import put_in_place
 from iic_geotools.grid import Rect
@@ -12,6 +13,7 @@ from iic_geotools.pam import sidecar_path
 from iic_geotools.parts import PartFolder
 from iic_geotools.preview import preview
 from iic_geotools.vectors import polygonise
+from iic_runtime.card import Card
 from iic_runtime.outputs import Outputs
 from iic_runtime.planning import Target
 from iic_runtime.segmenter import Segmenter
@@ -44,15 +46,28 @@ def finish(
         assemble(placed["confidence"], file, grid, classes=None, tags=tags, options=options)
     if outputs.polygons:
         polygonise(whole, making(outputs.polygons), classes, min_area)
-    if outputs.stats:
-        write_stats(making(outputs.stats), class_areas(whole, classes))
+    areas = class_areas(whole, classes) if outputs.stats or outputs.preview else None
+    if outputs.stats and areas:
+        write_stats(making(outputs.stats), areas)
     if outputs.preview:
-        preview(target.info.path, whole, making(outputs.preview), classes, bidx=target.source.bidx[:3])
+        bidx = _picture_bands(segmenter.card, target.source.bidx)
+        preview(target.info.path, whole, making(outputs.preview), classes, bidx=bidx, areas=areas)
     folder.begin_placing()
     for source, final in reversed(made):
         if sidecar_path(source).exists():
             put_in_place(sidecar_path(source), sidecar_path(final))
+        else:
+            sidecar_path(final).unlink(missing_ok=True)  # that of a file which is being replaced
         put_in_place(source, final)
+
+
+def _picture_bands(card: Card, bidx: tuple[int, ...]) -> tuple[int, int, int]:
+    """The scene's bands to draw: true colours where the model reads them, else what it reads first."""
+    known = dict(zip(map(canonical, card.bands), bidx, strict=True))
+    red, green, blue = (known.get(name, 0) for name in ("red", "green", "blue"))
+    if red and green and blue:
+        return red, green, blue
+    return (bidx[0], bidx[1], bidx[2]) if len(bidx) > 2 else (bidx[0],) * 3
 
 
 def _provenance(target: Target, segmenter: Segmenter) -> dict[str, str]:

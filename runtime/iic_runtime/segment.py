@@ -29,6 +29,8 @@ from iic_runtime.segmenter import Segmenter
 _LOG = logging.getLogger(__name__)
 PathLike = str | os.PathLike[str]
 CACHE_LIMITS = (64 << 20, 256 << 20)
+# GDAL keeps up to 450 files of a mosaic open, each with buffers of its own.
+OPEN_SOURCES = 24
 
 
 @dataclass(frozen=True)
@@ -132,7 +134,7 @@ def segment_raster(
     job = _job(target, segmenter, confidence is not None)
     _announce(target, segmenter)
     with (
-        rasterio.Env(GDAL_CACHEMAX=_cache_size(job, target)),
+        rasterio.Env(GDAL_CACHEMAX=_cache_size(job, target), GDAL_MAX_DATASET_POOL_SIZE=OPEN_SOURCES),
         folder.claimed(job.manifest(), resume) as reused,
     ):
         if not (overwrite or folder.placing):

@@ -86,6 +86,25 @@ def test_everything_at_once(make_scene: MakeScene, model: Path, tmp_path: Path) 
     assert not (tmp_path / "map.tif.parts").exists()
 
 
+def test_a_replaced_class_map_takes_its_names_along(
+    make_scene: MakeScene, model: Path, tmp_path: Path
+) -> None:
+    scene, old = make_scene(landscape(30, 30)), tmp_path / "old.tif"
+    segment_raster(scene, old, model, device="cpu")
+    assert (tmp_path / "old.tif.aux.xml").exists()
+    segment_raster(scene, tmp_path / "map.tif", model, device="cpu", confidence=old, overwrite=True)
+    assert not (tmp_path / "old.tif.aux.xml").exists()
+
+
+@pytest.mark.parametrize("bands", [("nir",), ("nir", "red"), ("nir", "red", "green")])
+def test_a_picture_of_other_bands(make_scene: MakeScene, tmp_path: Path, bands: tuple[str, ...]) -> None:
+    model = tmp_path / "model.onnx"
+    model.write_bytes(make_model(bands=bands))
+    picture = tmp_path / "preview.png"
+    segment_raster(make_scene(landscape(50, 60)), tmp_path / "map.tif", model, device="cpu", preview=picture)
+    assert picture.exists()
+
+
 @pytest.mark.parametrize("scale", [2.0, 0.5])
 def test_match_gsd_runs_at_the_models_resolution(make_scene: MakeScene, tmp_path: Path, scale: float) -> None:
     model = tmp_path / "model.onnx"
