@@ -14,7 +14,7 @@ CARD_VERSION = 1
 MAX_CLASSES = 254
 
 Task = Literal["segmentation", "clustering"]
-PixelType = Literal["uint8", "uint16", "float32"]
+PixelType = Literal["uint8", "uint16", "int16", "float32"]
 Precision = Literal["fp32", "fp16", "int8"]
 
 

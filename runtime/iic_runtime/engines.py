@@ -20,7 +20,12 @@ _PROVIDERS = {
     "cuda": "CUDAExecutionProvider",
     "tensorrt": "TensorrtExecutionProvider",
 }
-_TYPES = {"tensor(uint8)": "uint8", "tensor(uint16)": "uint16", "tensor(float)": "float32"}
+_TYPES = {
+    "tensor(uint8)": "uint8",
+    "tensor(uint16)": "uint16",
+    "tensor(int16)": "int16",
+    "tensor(float)": "float32",
+}
 _FATAL_ONLY = 4
 
 

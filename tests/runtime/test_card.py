@@ -46,7 +46,7 @@ def test_uint8_is_scaled_by_255_unless_said_otherwise() -> None:
         ({"halo": -1}, "halo must be"),
         ({"halo": "wide"}, "not a whole number"),
         ({"stride": 0}, "stride must be"),
-        ({"dtype": "int16"}, "dtype must be"),
+        ({"dtype": "int64"}, "dtype must be"),
         ({"task": "magic"}, "task must be"),
         ({"surprise": 1}, "unknown fields"),
     ],

@@ -1,0 +1,191 @@
+"""Run folder to model file: the one function behind `iic-export`."""
+
+import logging
+import os
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import onnx
+from numpy.typing import NDArray
+
+from iic_export.deploy import deployable
+from iic_export.graph import to_onnx, with_outputs
+from iic_export.memory import memory_per_pixel
+from iic_export.packages import require, versions
+from iic_export.parity import Parity, compare, served, trained
+from iic_export.subject import Subject, check_fits, chips, find_run, take
+from iic_geotools.colours import MapClass, distinct_colours
+from iic_geotools.errors import ModelError, UsageError
+from iic_geotools.files import write_atomically
+from iic_runtime.card import MAX_CLASSES, Card, Origin
+from iic_runtime.modelfile import put_card
+from iic_runtime.validate import validate_model
+from iic_train.runs import Which
+
+_LOG = logging.getLogger(__name__)
+PathLike = str | os.PathLike[str]
+EXAMPLE_SIDE = 38
+"""Side of what a segmentation network is traced with; any would do."""
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What was written."""
+
+    path: Path
+    card: Card
+    parity: Parity
+
+    def sentence(self) -> str:
+        """The export in a line."""
+        where = "its own data" if self.parity.own_data else "noise"
+        return (
+            f"{self.path}: {len(self.card.classes)} classes from {', '.join(self.card.bands)}, {self.card.precision}; "
+            f"{self.parity.agreement:.3%} of {self.parity.labels} labels on {where} equal the trained network's"
+        )
+
+
+def export(
+    run: PathLike | None = None,
+    out: PathLike = "model.onnx",
+    *,
+    subhead: int | None = None,
+    which: Which = "best",
+    probabilities: bool = False,
+    name: str | None = None,
+    attribution: str = "",
+    licence: str = "",
+    gsd_range: tuple[float, float] | None = None,
+    runs: PathLike = "runs",
+    overwrite: bool = False,
+) -> Exported:
+    """Write a trained run as one model file, proven equal to the trained network.
+
+    The file is written only after the exported graph was run: tiled it must equal itself whole, bit for bit, and on
+    pictures of the run's own data it must give the trained network's probabilities and labels.
+
+    Args:
+        run: A run folder, or its name under `runs`; by default the newest one.
+        out: The model file, .onnx.
+        subhead: Sub-head of head B; by default the one of the lowest IIC loss.
+        which: Weights of the `best` or of the `last` epoch.
+        probabilities: Give the model a third output, the probability of each class.
+        name: What to call the model; by default as the run is called.
+        attribution: Whose data the run was trained on; by default the names of its scenes or data set.
+        licence: Licence of that data.
+        gsd_range: Smallest and largest ground sample distance in metres that the model is meant for.
+        runs: Folder of the run folders.
+        overwrite: Replace a model file that exists.
+
+    Raises:
+        IICError: Something is wrong; the message says what, and what to do. No file was written.
+    """
+    require("onnxscript", "train")
+    require("onnxruntime", "cpu")
+    out = Path(out)
+    check_target(out, ".onnx", overwrite)
+    subject = take(find_run(run, runs), subhead, which)
+    check_fits(subject, MAX_CLASSES)
+    pictures, own_data = chips(subject)
+    model = _traced(subject, pictures)
+    parity = prove(model, subject, pictures, own_data)
+    outputs = ["labels", "confidence"]
+    if probabilities or not subject.config.dense:
+        outputs.append("probabilities")
+    card = replace(
+        draft_card(subject, name or subject.run.id, attribution, licence),
+        gsd_range=gsd_range,
+        parity=parity.figures(),
+    )
+    content, card = settle(with_outputs(model, outputs), card)
+    write_atomically(out, content)
+    return Exported(out, card, parity)
+
+
+def check_target(out: Path, suffix: str, overwrite: bool) -> None:
+    """Refuse before any work what could not be written after it."""
+    if out.suffix.lower() != suffix:
+        raise UsageError(f"The model file must end in {suffix}, not in {out.suffix or out.name!r}.")
+    if not out.parent.is_dir():
+        raise UsageError(f"There is no folder {out.parent} to write {out.name} to; make it first.")
+    if out.exists() and not overwrite:
+        raise UsageError(f"There is a file {out} already; give --overwrite to replace it.")
+
+
+def prove(
+    model: onnx.ModelProto, subject: Subject, pictures: Sequence[NDArray[Any]], own_data: bool
+) -> Parity:
+    """Compare a graph that gives probabilities with the trained network; refuse one that differs."""
+    expected = trained(subject.network, subject.config.pairs)
+    parity = compare(expected, served(model.SerializeToString()), pictures, own_data)
+    parity.check("fp32")
+    return parity
+
+
+def settle(model: onnx.ModelProto, card: Card) -> tuple[bytes, Card]:
+    """Run a finished graph: measure its memory, see that it keeps what its card says, and give both as one file.
+
+    Raises:
+        ModelError: It does not keep it: tiled, the network would not say what it says of the whole.
+    """
+    with tempfile.TemporaryDirectory(prefix="iic-export-") as folder:
+        path = Path(folder) / "model.onnx"
+        content = put_card(model.SerializeToString(), card)
+        path.write_bytes(content)
+        if card.task == "segmentation":
+            card = replace(card, memory_per_pixel=memory_per_pixel(path))
+            content = put_card(content, card)
+            path.write_bytes(content)
+        broken = [check for check in validate_model(path) if not check.kept]
+    if broken:
+        failed = "; ".join(f"not so: {check.promise} ({check.found})" for check in broken)
+        raise ModelError(
+            f"The exported model does not keep what its card says, so nothing was written: {failed}."
+        )
+    return content, card
+
+
+def draft_card(subject: Subject, name: str, attribution: str = "", licence: str = "") -> Card:
+    """The card of a sub-head, but for what only the finished graph can tell."""
+    network, config = subject.network, subject.network.config
+    dense = subject.config.dense
+    origin = Origin(
+        run=subject.run.id,
+        subhead=subject.subhead,
+        chosen_by=subject.chosen_by,
+        loss=subject.loss,
+        data=attribution or _data_name(subject),
+        licence=licence,
+    )
+    clusters = config.clusters_b
+    return Card(
+        name=name,
+        task="segmentation" if dense else "clustering",
+        bands=config.channels,
+        classes=tuple(
+            MapClass(f"cluster {number}", colour) for number, colour in enumerate(distinct_colours(clusters))
+        ),
+        halo=network.halo if dense else 0,
+        stride=network.stride if dense else 1,
+        memory_per_pixel=1,
+        dtype=subject.dtype,
+        offset=config.offset,
+        scale=config.scale,
+        gsd=subject.run.data.get("gsd"),
+        origin=origin,
+        packages=versions(),
+    )
+
+
+def _traced(subject: Subject, pictures: Sequence[NDArray[Any]]) -> onnx.ModelProto:
+    size = (EXAMPLE_SIDE, EXAMPLE_SIDE) if subject.config.dense else pictures[0].shape[-2:]
+    module = deployable(subject.network, subject.config.pairs)
+    return to_onnx(module, len(subject.network.config.channels), subject.dtype, size)
+
+
+def _data_name(subject: Subject) -> str:
+    data = subject.config.data
+    return ", ".join(Path(scene).name for scene in data.scenes) if data.scenes else data.name
