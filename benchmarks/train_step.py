@@ -1,0 +1,76 @@
+"""The paper's Potsdam-3 training step (10a, k 24 and 3, 200 px) in pairs/s, beside the same with a plain loss.
+
+    python benchmarks/train_step.py [--batch 2] [--network 10a] [--threads 1] [--repeat 1]
+
+The plain loss is a convolution with a whole map as kernel, differentiated by autograd. Both steps make the
+same pairs, run the same network and update with Adam; times are CPU seconds of this process, so that
+other work on the machine matters little.
+"""
+
+import argparse
+import time
+from contextlib import nullcontext
+from dataclasses import replace
+
+
+def main() -> None:
+    """Print pairs/s of both forms for a pass of head A and of head B, and an epoch's worth of both."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--batch", type=int, default=2)
+    parser.add_argument("--network", default="10a")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--repeat", type=int, default=1)
+    options = parser.parse_args()
+
+    import torch
+    from torch import Tensor
+    from torch.nn import functional as F
+
+    from iic_train import objective
+    from iic_train.correlation import joint_counts
+    from iic_train.loading import Batch
+    from iic_train.networks import Network
+    from iic_train.presets import preset
+    from iic_train.step import pair_terms
+
+    def plain_counts(a: Tensor, b: Tensor, radius: int, chunk: int | None = None) -> Tensor:
+        return F.conv2d(a.transpose(0, 1), b.transpose(0, 1), padding=radius).permute(2, 3, 0, 1)
+
+    torch.set_num_threads(options.threads)
+    torch.manual_seed(0)
+    published = preset("potsdam-3")
+    config = replace(
+        published, network=replace(published.network, name=options.network, widths=()), batch=options.batch
+    )
+    network = Network(config.network).train()
+    optimiser = torch.optim.Adam(network.parameters(), lr=config.lr)
+    batch = Batch(torch.randint(0, 256, (options.batch, 4, 200, 200), dtype=torch.uint8), None)
+
+    def step(head: str) -> float:
+        started = time.process_time()
+        optimiser.zero_grad(set_to_none=True)
+        found = pair_terms(network, network.features, batch, head, config, key=(0,), autocast=nullcontext())
+        next(iter(found.values()))[0].loss.backward()
+        optimiser.step()
+        return time.process_time() - started
+
+    print(f"{options.network}, 200 px, batch {options.batch}, {options.threads} thread(s): pairs per CPU second")
+    print("head   plain    ours  speed-up")
+    totals = {}
+    for head in ("a", "b"):
+        seconds = {}
+        for form, counts in (("ours", joint_counts), ("plain", plain_counts)):
+            objective.joint_counts = counts  # type: ignore[assignment]
+            step(head)
+            seconds[form] = min(step(head) for _ in range(options.repeat))
+            totals[form] = totals.get(form, 0.0) + seconds[form]
+        plain, ours = (options.batch / seconds[form] for form in ("plain", "ours"))
+        print(f"{head.upper():>4} {plain:>7.3f} {ours:>7.3f} {ours / plain:>8.1f}x", flush=True)
+    plain, ours = (2 * options.batch / totals[form] for form in ("plain", "ours"))
+    print(f"both {plain:>7.3f} {ours:>7.3f} {ours / plain:>8.1f}x")
+
+
+if __name__ == "__main__":
+    main()
