@@ -56,7 +56,9 @@ def main() -> None:
         optimiser.step()
         return time.process_time() - started
 
-    print(f"{options.network}, 200 px, batch {options.batch}, {options.threads} thread(s): pairs per CPU second")
+    print(
+        f"{options.network}, 200 px, batch {options.batch}, {options.threads} thread(s): pairs per CPU second"
+    )
     print("head   plain    ours  speed-up")
     totals = {}
     for head in ("a", "b"):

@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,14 +19,15 @@ from iic_train.config import DataConfig, TrainConfig
 from iic_train.data import Arrays, Dataset
 from iic_train.distributed import Ranks
 from iic_train.evaluate import evaluate
-from iic_train.loading import ImageSource
+from iic_train.loading import Batch, ImageSource
 from iic_train.loop import Trainer
-from iic_train.networks import NetworkConfig
+from iic_train.networks import Network, NetworkConfig
 from iic_train.opening import TrainingData
 from iic_train.pairs import DensePairs, ImagePairs
 from iic_train.photometry import Photometry
 from iic_train.progress import Progress
 from iic_train.runs import create_run, load_run
+from iic_train.step import pair_terms
 
 
 class Mosaics:
@@ -190,12 +192,37 @@ def test_the_idle_head_stays_still(tmp_path):
     assert not torch.equal(found.network.heads["b"].weight, main)
 
 
-@pytest.mark.parametrize("changes", [{"passes": ("ab",)}, {"cells": True, "radius": 1}, {"collapsed": True}])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"passes": ("ab",)},
+        {"cells": True, "radius": 1},
+        {"collapsed": True},
+        {"margin": 4},
+        {"margin": 4, "cells": True, "radius": 1},
+    ],
+)
 def test_other_rhythms_and_forms_train_too(tmp_path, changes):
     config = dense_config(epochs=1, **changes)
     run = create_run(config, {}, tmp_path)
     trainer(run, dense_data(config)).run_all()
     assert run.metrics()[0]["loss"] < 0
+
+
+@pytest.mark.parametrize("cells", [False, True])
+def test_the_margin_of_windows_does_not_count(cells):
+    config = dense_config(margin=4, cells=cells)
+    network = Network(config.network).eval()
+    pixels = torch.randint(0, 256, (4, 1, 16, 16), generator=torch.Generator().manual_seed(0))
+    batch = Batch(pixels, torch.ones(4, 16, 16, dtype=torch.bool))
+    inner = torch.zeros(4, 16, 16, dtype=torch.bool)
+    inner[:, 4:12, 4:12] = True
+    options = {"key": (1, 2), "autocast": nullcontext()}
+    cut = pair_terms(network, network.features, batch, "b", config, **options)["b"][0]
+    masked = pair_terms(
+        network, network.features, Batch(pixels, inner), "b", replace(config, margin=0), **options
+    )["b"][0]
+    torch.testing.assert_close(cut.loss, masked.loss)
 
 
 def test_a_loss_that_is_not_finite_is_said_in_words(tmp_path):

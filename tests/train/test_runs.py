@@ -112,6 +112,8 @@ def test_damage_is_said(tmp_path):
         {"epochs": 0},
         {"batch": 7, "repeats": 2},
         {"lr": 0.0},
+        {"repeats": 2},
+        {"margin": 16},
     ],
 )
 def test_impossible_settings_are_refused(wrong):

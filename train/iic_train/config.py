@@ -64,6 +64,8 @@ class TrainConfig:
         radius: Largest displacement between paired pixels.
         collapsed: Sum the joint over displacements before taking information.
         cells: Take the loss on the trunk's coarser grid, with the radius in its cells; much cheaper.
+        margin: Pixels along the edges of a window that are left out of the loss: what a network says there it
+            partly says about the window's edge, which all views share and no map has.
         chunk: Images correlated at once; None: chosen by memory.
         selection_steps: Batches of fixed pairs on which epochs and sub-heads are compared, without labels.
         evaluation_images: Labelled images on which accuracy is followed during training; 0: do not.
@@ -89,6 +91,7 @@ class TrainConfig:
     radius: int = 10
     collapsed: bool = False
     cells: bool = False
+    margin: int = 0
     chunk: int | None = None
     selection_steps: int = 20
     evaluation_images: int = 2000
@@ -111,6 +114,12 @@ class TrainConfig:
         for name in ("epochs", "batch", "repeats", "selection_steps"):
             if getattr(self, name) < 1:
                 raise UsageError(f"The number of {name} must be at least 1, not {getattr(self, name)}.")
+        if self.dense and self.repeats > 1:
+            raise UsageError("Segmentation pairs have one second view: --repeats must be 1.")
+        if self.size is not None and not 0 <= 2 * self.margin < self.size - self.radius:
+            raise UsageError(
+                f"A window of {self.size} px is too small for a margin of {self.margin} px on each side."
+            )
         if self.batch % self.repeats:
             raise UsageError(
                 f"A batch of {self.batch} pairs cannot be made of {self.repeats} repeats; change one."

@@ -257,7 +257,7 @@ def run_dataset(run: Run) -> Dataset:
     if data.name == "rasters":
         from iic_train.data.rasters import raster_dataset
 
-        return raster_dataset(data, run.config.network.channels)
+        return raster_dataset(data, run.config.network.channels, run.config.network.offset)
     root = Path(data.root) if data.root is not None else None
     return open_dataset(data.name, root, overcluster=data.overcluster, unlabelled=data.unlabelled)
 

@@ -237,7 +237,8 @@ class Trainer:
             workers=self.workers,
             pin=cuda,
         ):
-            pixels = batch.pixels.to(self.device, non_blocking=cuda)
+            layout = torch.channels_last if cuda else torch.preserve_format
+            pixels = batch.pixels.to(self.device, non_blocking=cuda, memory_format=layout)
             yield Batch(
                 pixels, None if batch.valid is None else batch.valid.to(self.device, non_blocking=cuda)
             )

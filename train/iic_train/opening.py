@@ -69,7 +69,7 @@ def open_training_data(config: TrainConfig) -> TrainingData:
 def _open_rasters(config: TrainConfig) -> TrainingData:
     from iic_train.data.rasters import Windows, find_constants, fingerprint, raster_dataset, scenes_of
 
-    scenes = scenes_of(config.data, config.network.channels)
+    scenes = scenes_of(config.data, config.network.channels, config.network.offset)
     windows = Windows(scenes, config.size or 0, find_constants(scenes).valid_shares)
     facts = {
         "fingerprint": fingerprint(scenes),
@@ -77,7 +77,11 @@ def _open_rasters(config: TrainConfig) -> TrainingData:
         "dtype": scenes.dtype,
         "gsd": scenes.gsd,
     }
-    dataset = raster_dataset(config.data, config.network.channels) if config.data.labels else None
+    dataset = (
+        raster_dataset(config.data, config.network.channels, config.network.offset)
+        if config.data.labels
+        else None
+    )
     return TrainingData(windows, windows, dataset, facts)
 
 

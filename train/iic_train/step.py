@@ -84,6 +84,10 @@ def _dense_joint(
         # a cell counts if all of its pixels do
         mask = F.max_pool2d((~mask)[:, None].float(), network.stride, ceil_mode=True)[:, 0] == 0
     p2 = move.undo(p2.flatten(1, 2)).view_as(p1)
+    if config.margin:
+        margin = config.margin // network.stride if config.cells else config.margin
+        p1, p2 = p1[..., margin:-margin, margin:-margin], p2[..., margin:-margin, margin:-margin]
+        mask = None if mask is None else mask[..., margin:-margin, margin:-margin]
     return [
         segmentation_joint(
             p1[:, i],

@@ -4,7 +4,7 @@ import hashlib
 import os
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -347,21 +347,21 @@ def parse_groups(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
     return groups
 
 
-def scenes_of(config: DataConfig, channels: Sequence[str]) -> Scenes:
-    """The scenes that a run's config names."""
-    return open_scenes(
-        config.scenes, channels, bands=config.bands, nodata=config.nodata, reduce=config.reduce
-    )
+def scenes_of(data: DataConfig, channels: Sequence[str], fill: Sequence[float] = ()) -> Scenes:
+    """The scenes that a run's config names; `fill` stands in for pixels without data, as when serving."""
+    scenes = open_scenes(data.scenes, channels, bands=data.bands, nodata=data.nodata, reduce=data.reduce)
+    if not fill:
+        return scenes
+    return replace(scenes, sources=tuple(replace(source, fill=tuple(fill)) for source in scenes.sources))
 
 
-def raster_dataset(config: DataConfig, channels: Sequence[str]) -> Dataset:
+def raster_dataset(data: DataConfig, channels: Sequence[str], fill: Sequence[float] = ()) -> Dataset:
     """The scenes of a run in chips, labelled if it has label rasters."""
-    scenes = scenes_of(config, channels)
-    labels = Labels(config.labels, scenes, parse_groups(config.label_classes)) if config.labels else None
+    scenes = scenes_of(data, channels, fill)
+    labels = Labels(data.labels, scenes, parse_groups(data.label_classes)) if data.labels else None
     chips = Chips(scenes, labels)
-    return Dataset(
-        "rasters", True, chips, chips, map=chips, test=chips, classes=labels.classes if labels else ()
-    )
+    classes = labels.classes if labels else ()
+    return Dataset("rasters", True, chips, chips, map=chips, test=chips, classes=classes)
 
 
 def fingerprint(scenes: Scenes) -> str:
