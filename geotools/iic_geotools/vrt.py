@@ -93,7 +93,7 @@ def write_vrt(
             file.write(f"<Metadata>{items}</Metadata>\n")
         file.write(f'<VRTRasterBand dataType="Byte" band="1" blockXSize="{block}" blockYSize="{block}">\n')
         file.write(f"<NoDataValue>{NODATA}</NoDataValue>\n")
-        file.write(_colour_table(classes) if classes is not None else "<ColorInterp>Gray</ColorInterp>\n")
+        file.write(colour_table(classes) if classes is not None else "<ColorInterp>Gray</ColorInterp>\n")
         file.writelines(_source(source, rect, block) for source, rect in sources)
         file.writelines(f"<Overview>{_filename(overview)}</Overview>\n" for overview in overviews)
         file.write("</VRTRasterBand>\n</VRTDataset>\n")
@@ -128,7 +128,8 @@ def _wkt(crs: CRS) -> str:
         return str(crs.to_wkt())
 
 
-def _colour_table(classes: Sequence[MapClass]) -> str:
+def colour_table(classes: Sequence[MapClass]) -> str:
+    """The colours of the values 0, 1, ... in the XML of a virtual raster's band."""
     entries = [
         f'<Entry c1="{r}" c2="{g}" c3="{b}" c4="255"/>' for r, g, b in (rgb(c.colour) for c in classes)
     ]

@@ -4,18 +4,30 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from iic_runtime.card import Card
+    from iic_runtime.many import Outcome, segment_rasters
     from iic_runtime.segment import Summary, segment_raster
     from iic_runtime.segmenter import Segmentation, Segmenter
     from iic_runtime.validate import validate_model
 
-__all__ = ["Card", "Segmentation", "Segmenter", "Summary", "segment_raster", "validate_model"]
+__all__ = [
+    "Card",
+    "Outcome",
+    "Segmentation",
+    "Segmenter",
+    "Summary",
+    "segment_raster",
+    "segment_rasters",
+    "validate_model",
+]
 
 _HOMES = {
     "Card": "card",
+    "Outcome": "many",
     "Segmentation": "segmenter",
     "Segmenter": "segmenter",
     "Summary": "segment",
     "segment_raster": "segment",
+    "segment_rasters": "many",
     "validate_model": "validate",
 }
 

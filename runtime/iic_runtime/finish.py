@@ -12,12 +12,15 @@ from iic_geotools.grid import Rect
 from iic_geotools.pam import sidecar_path
 from iic_geotools.parts import PartFolder
 from iic_geotools.preview import preview
+from iic_geotools.scene import open_raster
 from iic_geotools.vectors import polygonise
 from iic_runtime.card import Card
 from iic_runtime.outputs import Outputs
 from iic_runtime.planning import Target
 from iic_runtime.segmenter import Segmenter
 
+# Ties a map to the work it was made for, so that a list of scenes can be gone on with.
+WORK_TAG = "IIC_WORK"
 Placed = Mapping[str, Sequence[tuple[Path, Rect]]]
 
 
@@ -29,10 +32,11 @@ def finish(
     segmenter: Segmenter,
     options: Mapping[str, str],
     min_area: float,
+    work: str,
 ) -> None:
     """Make every output from the parts; the map's own name appears last, when all the rest is there."""
     classes, grid = segmenter.card.classes, target.map_grid
-    tags = _provenance(target, segmenter)
+    tags = _provenance(target, segmenter) | {WORK_TAG: work}
     made: list[tuple[Path, Path]] = []
 
     def making(target_file: Path) -> Path:
@@ -68,6 +72,14 @@ def _picture_bands(card: Card, bidx: tuple[int, ...]) -> tuple[int, int, int]:
     if red and green and blue:
         return red, green, blue
     return (bidx[0], bidx[1], bidx[2]) if len(bidx) > 2 else (bidx[0],) * 3
+
+
+def made_before(outputs: Outputs, work: str) -> bool:
+    """Whether every output is there, and the map says that it was made for this very work."""
+    if not all(file.exists() for file in outputs.files):
+        return False
+    with open_raster(str(outputs.map)) as dataset:
+        return bool(dataset.tags().get(WORK_TAG) == work)
 
 
 def _provenance(target: Target, segmenter: Segmenter) -> dict[str, str]:

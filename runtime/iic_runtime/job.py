@@ -1,6 +1,8 @@
 """A job: everything that decides a map's pixels, as plain data that another process can take up."""
 
+import json
 from dataclasses import asdict, dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +57,12 @@ class Job:
             "provider": self.provider,
             "confidence": self.confidence,
         }
+
+    def work(self, **more: Any) -> str:
+        """A hash of what decides the map, however it was tiled, and of `more` that shapes the files made of it."""
+        deciding = self.manifest()
+        del deciding["confidence"], deciding["grid"]["tile"]
+        return sha256(json.dumps([deciding, more], sort_keys=True).encode()).hexdigest()
 
 
 def _identity(file: str) -> list[Any]:

@@ -17,7 +17,7 @@ from iic_geotools.grid import Grid, Part, Tile
 from iic_geotools.parts import PartFolder
 from iic_geotools.regions import Bounds
 from iic_runtime.engines import Device
-from iic_runtime.finish import Placed, finish
+from iic_runtime.finish import Placed, finish, made_before
 from iic_runtime.job import Job
 from iic_runtime.outputs import Outputs
 from iic_runtime.pipeline import layers, write_parts
@@ -35,7 +35,7 @@ OPEN_SOURCES = 24
 
 @dataclass(frozen=True)
 class Summary:
-    """What a run did."""
+    """What a run did; `made_before` if an earlier run had done it all."""
 
     map: Path
     provider: str
@@ -44,6 +44,7 @@ class Summary:
     tiles_without_data: int
     parts_reused: int
     seconds: float
+    made_before: bool = False
 
     def sentence(self) -> str:
         """The run in a line."""
@@ -54,7 +55,7 @@ class Summary:
 def segment_raster(
     scene: PathLike,
     out: PathLike,
-    model: PathLike | None = None,
+    model: PathLike | Segmenter | None = None,
     *,
     bands: Sequence[str] | None = None,
     device: Device = "auto",
@@ -70,6 +71,7 @@ def segment_raster(
     co: Mapping[str, str] | None = None,
     overwrite: bool = False,
     resume: bool = True,
+    keep: bool = False,
     confidence: PathLike | None = None,
     polygons: PathLike | None = None,
     min_area: float = 0.0,
@@ -85,7 +87,8 @@ def segment_raster(
     Args:
         scene: anything GDAL opens.
         out: the map, .tif; nothing stands under this name before the map is whole.
-        model: a model file; by default the one in the environment's `IIC_MODEL`.
+        model: a model file; by default the one in the environment's `IIC_MODEL`. Or a Segmenter, to open a model once
+            for many scenes; it has its own device, tile, batch, threads and max_memory.
         bands: the scene's bands for the model's, in the model's order, by name or number; by default matched by name.
         device: "auto", "cpu", "cuda" or "tensorrt".
         tile: side in pixels of what is labelled at once.
@@ -100,6 +103,7 @@ def segment_raster(
         co: creation options of GDAL's COG driver.
         overwrite: replace outputs that exist.
         resume: take up the parts of an earlier run of the same work.
+        keep: leave outputs that an earlier run of the same work made as they are, and be done.
         confidence: also write 255 x the probability of each label (254 at most), .tif.
         polygons: also write polygons, .gpkg, .fgb or .geojson.
         min_area: leave out polygons smaller than this many square metres.
@@ -114,12 +118,14 @@ def segment_raster(
     scene = os.fspath(scene)
     outputs = Outputs(Path(out), *map(_path, (confidence, polygons, stats, preview)))
     folder = PartFolder(outputs.parts, layers(confidence is not None))
-    outputs.check([scene, *([] if aoi is None else [os.fspath(aoi)])], overwrite or folder.placing)
+    outputs.check([scene, *([] if aoi is None else [os.fspath(aoi)])], overwrite or keep or folder.placing)
     options = creation_options(co or {})
     if min_area and polygons is None:
         raise UsageError("--min-area is about --polygons; give both or neither.")
-    segmenter = Segmenter(
-        model, device=device, threads=threads, tile=tile, batch=batch, max_memory=max_memory
+    segmenter = (
+        model
+        if isinstance(model, Segmenter)
+        else Segmenter(model, device=device, threads=threads, tile=tile, batch=batch, max_memory=max_memory)
     )
     target = plan_target(
         scene,
@@ -132,9 +138,12 @@ def segment_raster(
         aoi=_path(aoi),
     )
     job = _job(target, segmenter, confidence is not None)
+    work = job.work(options=options, min_area=min_area)
+    if keep and not overwrite and not folder.placing and made_before(outputs, work):
+        return _summary(outputs, segmenter, target, Counter(), 0, begun, made_before=True)
     _announce(target, segmenter)
     with (
-        rasterio.Env(GDAL_CACHEMAX=_cache_size(job, target), GDAL_MAX_DATASET_POOL_SIZE=OPEN_SOURCES),
+        rasterio.Env(GDAL_CACHEMAX=_cache_size(job, target)),
         folder.claimed(job.manifest(), resume) as reused,
     ):
         if not (overwrite or folder.placing):
@@ -143,9 +152,21 @@ def segment_raster(
         counts = _write_missing(job, parts, folder, segmenter, progress)
         placed = _map_parts(job, parts, target, folder, progress)
         progress(Progress("write", 0, 1))
-        finish(outputs, target, folder, placed, segmenter, options, min_area)
+        finish(outputs, target, folder, placed, segmenter, options, min_area, work)
         progress(Progress("write", 1, 1))
         folder.remove()
+    return _summary(outputs, segmenter, target, counts, reused, begun)
+
+
+def _summary(
+    outputs: Outputs,
+    segmenter: Segmenter,
+    target: Target,
+    counts: Counter[bool],
+    reused: int,
+    begun: float,
+    made_before: bool = False,
+) -> Summary:
     return Summary(
         map=outputs.map,
         provider=segmenter.provider,
@@ -154,6 +175,7 @@ def segment_raster(
         tiles_without_data=counts[False],
         parts_reused=reused,
         seconds=time.monotonic() - begun,
+        made_before=made_before,
     )
 
 

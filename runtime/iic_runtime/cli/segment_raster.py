@@ -1,7 +1,7 @@
-"""`iic-segment-raster SCENE OUT`."""
+"""`iic-segment-raster SCENE OUT` and `iic-segment-raster SCENES... FOLDER`."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -13,8 +13,19 @@ main = app
 
 @app.command()
 def segment_raster(
-    scene: Annotated[str, typer.Argument(help="The scene: anything GDAL opens.", show_default=False)],
-    out: Annotated[Path, typer.Argument(help="The map: a Cloud-Optimised GeoTIFF.", show_default=False)],
+    scenes: Annotated[
+        list[str],
+        typer.Argument(
+            help="The scene: anything GDAL opens. Or several, or a list of them: .txt, STAC .json.",
+            show_default=False,
+        ),
+    ],
+    out: Annotated[
+        Path,
+        typer.Argument(
+            help="The map, a Cloud-Optimised GeoTIFF; of several scenes a folder.", show_default=False
+        ),
+    ],
     model: Annotated[
         Path | None, typer.Option(envvar="IIC_MODEL", help="The model file.", show_default=False)
     ] = None,
@@ -62,6 +73,12 @@ def segment_raster(
         Path | None, typer.Option(help="Also write the area of each class: .json or .csv.")
     ] = None,
     preview: Annotated[Path | None, typer.Option(help="Also write a picture of scene and map: .png.")] = None,
+    mosaic: Annotated[
+        Path | None, typer.Option(help="Of several scenes: also write a virtual mosaic of the maps: .vrt.")
+    ] = None,
+    asset: Annotated[
+        str | None, typer.Option(help="Of STAC items: which asset is the scene, if there are several.")
+    ] = None,
     verbose: Verbose = False,
     quiet: Quiet = False,
     progress_json: Annotated[
@@ -69,38 +86,71 @@ def segment_raster(
     ] = False,
     traceback: Traceback = False,
 ) -> None:
-    """Map the land cover of SCENE with one model file and write it to OUT."""
+    """Map the land cover of a scene with one model file and write it to OUT.
+
+    With several scenes, or a list of them, OUT is a folder, and {name} in the names of other outputs stands for the
+    name of each scene.
+    """
     with shell(verbose, quiet, traceback):
         from iic_geotools.regions import parse_bounds
         from iic_runtime.outputs import parse_creation_options, parse_size
-        from iic_runtime.progress import reporter
-        from iic_runtime.segment import segment_raster as function
 
-        with reporter(quiet=quiet, as_json=progress_json) as progress:
-            summary = function(
-                scene,
-                out,
-                model,
-                bands=None if bands is None else bands.split(","),
-                device=device,
-                tile=tile,
-                batch=batch,
-                threads=threads,
-                max_memory=None if max_memory is None else parse_size(max_memory),
-                rescale=rescale,
-                match_gsd=match_gsd,
-                bounds=None if bounds is None else parse_bounds(bounds),
-                aoi=aoi,
-                nodata=nodata,
-                co=parse_creation_options(co or []),
-                overwrite=overwrite,
-                resume=resume,
-                confidence=confidence,
-                polygons=polygons,
-                min_area=min_area,
-                stats=stats,
-                preview=preview,
-                progress=progress,
+        options: dict[str, Any] = {
+            "bands": None if bands is None else bands.split(","),
+            "device": device,
+            "tile": tile,
+            "batch": batch,
+            "threads": threads,
+            "max_memory": None if max_memory is None else parse_size(max_memory),
+            "rescale": rescale,
+            "match_gsd": match_gsd,
+            "bounds": None if bounds is None else parse_bounds(bounds),
+            "aoi": aoi,
+            "nodata": nodata,
+            "co": parse_creation_options(co or []),
+            "overwrite": overwrite,
+            "resume": resume,
+            "confidence": confidence,
+            "polygons": polygons,
+            "min_area": min_area,
+            "stats": stats,
+            "preview": preview,
+        }
+        for_several = {"mosaic": mosaic, "asset": asset}
+        _map(scenes, out, model, options, for_several, quiet, progress_json)
+
+
+def _map(
+    scenes: list[str],
+    out: Path,
+    model: Path | None,
+    options: dict[str, Any],
+    for_several: dict[str, Any],
+    quiet: bool,
+    progress_json: bool,
+) -> None:
+    """Map one scene to a file or several into a folder, and say what was done."""
+    from iic_geotools.errors import UsageError
+    from iic_runtime.progress import reporter
+    from iic_runtime.scenelist import is_list
+
+    several = len(scenes) > 1 or out.is_dir() or (is_list(scenes[0]) and not out.suffix)
+    with reporter(quiet=quiet, as_json=progress_json) as progress:
+        if several:
+            from iic_runtime.many import segment_rasters
+
+            outcomes = segment_rasters(scenes, out, model, progress=progress, **for_several, **options)
+        elif any(for_several.values()):
+            raise UsageError(
+                "--mosaic and --asset are for several scenes; give a folder as the last argument."
             )
-        if not quiet and not progress_json:
-            typer.echo(summary.sentence(), err=True)
+        else:
+            from iic_runtime.segment import segment_raster as function
+
+            summary = function(scenes[0], out, model, progress=progress, **options)
+    if several:
+        from iic_runtime.cli.tables import report
+
+        report(outcomes, table=not (quiet or progress_json))
+    elif not (quiet or progress_json):
+        typer.echo(summary.sentence(), err=True)

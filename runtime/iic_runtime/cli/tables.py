@@ -1,6 +1,11 @@
-"""A card as a table for people."""
+"""Tables for people: a card, and what became of many scenes."""
+
+from collections.abc import Sequence
+
+import typer
 
 from iic_runtime.card import Card
+from iic_runtime.many import Outcome
 from iic_runtime.modelfile import ModelFile
 
 
@@ -50,3 +55,47 @@ def _rows(model: ModelFile, card: Card) -> list[tuple[str, str]]:
         ("parity", ", ".join(f"{key} {value:g}" for key, value in card.parity.items())),
         ("made with", ", ".join(f"{key} {value}" for key, value in card.packages.items())),
     ]
+
+
+def report(outcomes: Sequence[Outcome], table: bool) -> None:
+    """Say what became of each scene, on standard error, failures last; if there are any, leave with exit code 1."""
+    if table:
+        _print_outcomes(outcomes)
+    failed = [outcome for outcome in outcomes if outcome.error is not None]
+    for outcome in failed:
+        typer.echo(f"Error: {outcome.scene}: {outcome.error}", err=True)
+    if failed:
+        raise typer.Exit(1)
+
+
+def _print_outcomes(outcomes: Sequence[Outcome]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("map", "result", box=None, pad_edge=False)
+    for title in ("Mpx", "s", "Mpx/s"):
+        table.add_column(title, justify="right")
+    fresh = [each.summary for each in outcomes if each.summary is not None and not each.summary.made_before]
+    for outcome in outcomes:
+        summary = outcome.summary
+        if summary is None:
+            table.add_row(str(outcome.map), "FAILED")
+        elif summary.made_before:
+            table.add_row(str(outcome.map), "made before", *_figures(summary.pixels, None))
+        else:
+            table.add_row(str(outcome.map), "made", *_figures(summary.pixels, summary.seconds))
+    failed = sum(each.summary is None for each in outcomes)
+    words = f"{len(outcomes) - failed} of {len(outcomes)} scenes mapped"
+    table.add_section()
+    table.add_row(
+        words, "", *_figures(sum(each.pixels for each in fresh), sum(each.seconds for each in fresh))
+    )
+    console = Console(stderr=True, highlight=False)
+    if not console.is_terminal:
+        console.width = 200  # a log has no width: never fold a name
+    console.print(table)
+
+
+def _figures(pixels: int, seconds: float | None) -> tuple[str, ...]:
+    speed = () if seconds is None else (f"{seconds:.1f}", f"{pixels / 1e6 / max(seconds, 1e-9):.2f}")
+    return (f"{pixels / 1e6:.2f}", *speed)
