@@ -1,11 +1,14 @@
 """`iic-export [RUN] -o model.onnx`."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from iic_runtime.cli.shell import Quiet, Traceback, Verbose, shell
+
+if TYPE_CHECKING:
+    from iic_export.naming import Naming
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 main = app
@@ -24,9 +27,32 @@ def export(
     which: Annotated[
         Literal["best", "last"], typer.Option(help="Weights of the best or of the last epoch.")
     ] = "best",
+    precision: Annotated[
+        Literal["fp32", "fp16", "int8"], typer.Option(help="Of the model's arithmetic.")
+    ] = "fp32",
+    min_agreement: Annotated[
+        float | None,
+        typer.Option(
+            help="Share of labels that must equal the trained network's; 0.9999 in fp32, else 0.99."
+        ),
+    ] = None,
     probabilities: Annotated[
         bool, typer.Option("--probabilities", help="A third output: the probability of each class.")
     ] = False,
+    labels: Annotated[
+        Path | None,
+        typer.Option(help="Name clusters by this label raster, or points or polygons with a class field."),
+    ] = None,
+    label_field: Annotated[
+        str | None, typer.Option(help="The field of --labels that holds the class.")
+    ] = None,
+    label_class: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE,...", help="A class of a label raster; every value by default."),
+    ] = None,
+    scene: Annotated[
+        Path | None, typer.Option(help="The scene under --labels; the run's own scenes by default.")
+    ] = None,
     name: Annotated[str | None, typer.Option(help="What to call the model; as its run by default.")] = None,
     attribution: Annotated[str, typer.Option(help="Whose data the run was trained on.")] = "",
     licence: Annotated[str, typer.Option(help="Licence of that data, e.g. CC-BY-4.0.")] = "",
@@ -57,7 +83,10 @@ def export(
             out,
             subhead=subhead,
             which=which,
+            precision=precision,
+            min_agreement=min_agreement,
             probabilities=probabilities,
+            naming=_naming(labels, label_field, label_class or [], scene),
             name=name,
             attribution=attribution,
             licence=licence,
@@ -67,6 +96,20 @@ def export(
         )
         if not quiet:
             typer.echo(made.sentence(), err=True)
+
+
+def _naming(
+    labels: Path | None, field: str | None, classes: list[str], scene: Path | None
+) -> "Naming | None":
+    from iic_geotools.errors import UsageError
+
+    if labels is None:
+        if field is not None or classes or scene is not None:
+            raise UsageError("--label-field, --label-class and --scene are about --labels; give that too.")
+        return None
+    from iic_export.naming import Naming
+
+    return Naming(labels, field, tuple(classes), scene)
 
 
 def _pair(text: str | None) -> tuple[float, float] | None:

@@ -1,34 +1,29 @@
 """Run folder to model file: the one function behind `iic-export`."""
 
-import logging
 import os
 import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import get_args
 
 import onnx
-from numpy.typing import NDArray
 
-from iic_export.deploy import deployable
-from iic_export.graph import to_onnx, with_outputs
+from iic_export.graph import with_outputs
+from iic_export.making import make_model
 from iic_export.memory import memory_per_pixel
+from iic_export.naming import Named, Naming, name_clusters
 from iic_export.packages import require, versions
-from iic_export.parity import Parity, compare, served, trained
-from iic_export.subject import Subject, check_fits, chips, find_run, take
+from iic_export.parity import Parity
+from iic_export.subject import Subject, find_run, take
 from iic_geotools.colours import MapClass, distinct_colours
 from iic_geotools.errors import ModelError, UsageError
 from iic_geotools.files import write_atomically
-from iic_runtime.card import MAX_CLASSES, Card, Origin
+from iic_runtime.card import MAX_CLASSES, Card, Origin, Precision
 from iic_runtime.modelfile import put_card
 from iic_runtime.validate import validate_model
 from iic_train.runs import Which
 
-_LOG = logging.getLogger(__name__)
 PathLike = str | os.PathLike[str]
-EXAMPLE_SIDE = 38
-"""Side of what a segmentation network is traced with; any would do."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +49,10 @@ def export(
     *,
     subhead: int | None = None,
     which: Which = "best",
+    precision: Precision = "fp32",
+    min_agreement: float | None = None,
     probabilities: bool = False,
+    naming: Naming | None = None,
     name: str | None = None,
     attribution: str = "",
     licence: str = "",
@@ -72,7 +70,10 @@ def export(
         out: The model file, .onnx.
         subhead: Sub-head of head B; by default the one of the lowest IIC loss.
         which: Weights of the `best` or of the `last` epoch.
+        precision: Of the graph's arithmetic: "fp32", "fp16" or "int8", which is calibrated on the run's pictures.
+        min_agreement: Share of labels that must be the trained network's; by default 0.9999 in fp32, else 0.99.
         probabilities: Give the model a third output, the probability of each class.
+        naming: Labels that turn clusters into named classes.
         name: What to call the model; by default as the run is called.
         attribution: Whose data the run was trained on; by default the names of its scenes or data set.
         licence: Licence of that data.
@@ -87,22 +88,18 @@ def export(
     require("onnxruntime", "cpu")
     out = Path(out)
     check_target(out, ".onnx", overwrite)
+    check_precision(precision, min_agreement)
     subject = take(find_run(run, runs), subhead, which)
-    check_fits(subject, MAX_CLASSES)
-    pictures, own_data = chips(subject)
-    model = _traced(subject, pictures)
-    parity = prove(model, subject, pictures, own_data)
+    named = None if naming is None else name_clusters(subject, naming)
+    card = draft_card(subject, name or subject.run.id, attribution, licence, named)
+    made = make_model(subject, precision, None if named is None else named.merge, min_agreement)
     outputs = ["labels", "confidence"]
     if probabilities or not subject.config.dense:
         outputs.append("probabilities")
-    card = replace(
-        draft_card(subject, name or subject.run.id, attribution, licence),
-        gsd_range=gsd_range,
-        parity=parity.figures(),
-    )
-    content, card = settle(with_outputs(model, outputs), card)
+    card = replace(card, gsd_range=gsd_range, precision=precision, parity=made.figures())
+    content, card = settle(with_outputs(made.model, outputs), card)
     write_atomically(out, content)
-    return Exported(out, card, parity)
+    return Exported(out, card, made.parity)
 
 
 def check_target(out: Path, suffix: str, overwrite: bool) -> None:
@@ -115,14 +112,12 @@ def check_target(out: Path, suffix: str, overwrite: bool) -> None:
         raise UsageError(f"There is a file {out} already; give --overwrite to replace it.")
 
 
-def prove(
-    model: onnx.ModelProto, subject: Subject, pictures: Sequence[NDArray[Any]], own_data: bool
-) -> Parity:
-    """Compare a graph that gives probabilities with the trained network; refuse one that differs."""
-    expected = trained(subject.network, subject.config.pairs)
-    parity = compare(expected, served(model.SerializeToString()), pictures, own_data)
-    parity.check("fp32")
-    return parity
+def check_precision(precision: Precision, min_agreement: float | None) -> None:
+    """Refuse a precision there is not, and a share that is none."""
+    if precision not in get_args(Precision):
+        raise UsageError(f"--precision must be one of {', '.join(get_args(Precision))}, not {precision}.")
+    if min_agreement is not None and not 0 <= min_agreement <= 1:
+        raise UsageError(f"--min-agreement is a share between 0 and 1, not {min_agreement}.")
 
 
 def settle(model: onnx.ModelProto, card: Card) -> tuple[bytes, Card]:
@@ -148,7 +143,9 @@ def settle(model: onnx.ModelProto, card: Card) -> tuple[bytes, Card]:
     return content, card
 
 
-def draft_card(subject: Subject, name: str, attribution: str = "", licence: str = "") -> Card:
+def draft_card(
+    subject: Subject, name: str, attribution: str = "", licence: str = "", named: Named | None = None
+) -> Card:
     """The card of a sub-head, but for what only the finished graph can tell."""
     network, config = subject.network, subject.network.config
     dense = subject.config.dense
@@ -160,14 +157,12 @@ def draft_card(subject: Subject, name: str, attribution: str = "", licence: str 
         data=attribution or _data_name(subject),
         licence=licence,
     )
-    clusters = config.clusters_b
+    classes = named.classes if named is not None else clusters(config.clusters_b)
     return Card(
         name=name,
         task="segmentation" if dense else "clustering",
         bands=config.channels,
-        classes=tuple(
-            MapClass(f"cluster {number}", colour) for number, colour in enumerate(distinct_colours(clusters))
-        ),
+        classes=classes,
         halo=network.halo if dense else 0,
         stride=network.stride if dense else 1,
         memory_per_pixel=1,
@@ -180,10 +175,14 @@ def draft_card(subject: Subject, name: str, attribution: str = "", licence: str 
     )
 
 
-def _traced(subject: Subject, pictures: Sequence[NDArray[Any]]) -> onnx.ModelProto:
-    size = (EXAMPLE_SIDE, EXAMPLE_SIDE) if subject.config.dense else pictures[0].shape[-2:]
-    module = deployable(subject.network, subject.config.pairs)
-    return to_onnx(module, len(subject.network.config.channels), subject.dtype, size)
+def clusters(count: int) -> tuple[MapClass, ...]:
+    """Classes of clusters that nobody named."""
+    if count > MAX_CLASSES:
+        raise UsageError(
+            f"The run has {count} clusters, and a map holds {MAX_CLASSES}: train with fewer, "
+            "or name them with --labels."
+        )
+    return tuple(MapClass(f"cluster {label}", colour) for label, colour in enumerate(distinct_colours(count)))
 
 
 def _data_name(subject: Subject) -> str:

@@ -10,7 +10,7 @@ from typing import Any, cast, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from iic_geotools.errors import IICError, TrainingError, UsageError
+from iic_geotools.errors import IICError, TrainingError
 from iic_runtime.card import PixelType
 from iic_train.config import TrainConfig
 from iic_train.data import open_dataset
@@ -154,12 +154,3 @@ def _loss(run: Run, epoch: int, subhead: int) -> float | None:
             loss = float(row["selection"]["loss"][subhead])
             return loss if math.isfinite(loss) else None
     return None
-
-
-def check_fits(subject: Subject, most: int) -> None:
-    """Refuse a sub-head with more clusters than labels that a map can hold."""
-    if subject.network.config.clusters_b > most:
-        raise UsageError(
-            f"The run has {subject.network.config.clusters_b} clusters, and a map holds {most}: "
-            "train with fewer, or name them with --labels."
-        )

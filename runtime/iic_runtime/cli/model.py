@@ -1,4 +1,4 @@
-"""`iic-model show | validate`."""
+"""`iic-model show | validate | rename`."""
 
 from pathlib import Path
 from typing import Annotated
@@ -8,7 +8,10 @@ import typer
 from iic_runtime.cli.shell import Traceback, shell
 
 app = typer.Typer(
-    add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True, help="Look into model files."
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    no_args_is_help=True,
+    help="Look into model files and name their classes.",
 )
 main = app
 File = Annotated[Path, typer.Argument(help="The model file.", show_default=False)]
@@ -45,3 +48,24 @@ def validate(file: File, traceback: Traceback = False) -> None:
             typer.echo(f"{'ok  ' if check.kept else 'FAIL'} {check.promise}{found}")
         if not all(check.kept for check in checks):
             raise typer.Exit(1)
+
+
+@app.command()
+def rename(
+    file: File,
+    changes: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="OLD=NEW[:#rrggbb]...",
+            help='Class by name or number, e.g. "cluster 0=water:#0000ff"; OLD=:#rrggbb changes the colour only.',
+            show_default=False,
+        ),
+    ],
+    traceback: Traceback = False,
+) -> None:
+    """Change names and colours of a model's classes; graph and weights stay as they are."""
+    with shell(traceback=traceback):
+        from iic_runtime.renaming import rename as function
+
+        for label, each in enumerate(function(file, changes).classes):
+            typer.echo(f"{label} {each.name} {each.colour}")
