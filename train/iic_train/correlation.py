@@ -44,8 +44,8 @@ def joint_counts(a: Tensor, b: Tensor, radius: int, chunk: int | None = None) ->
 
 def spectral_is_faster(shape: torch.Size, other_channels: int, radius: int) -> bool:
     """Whether the spectral form beats the weight gradient for these shapes (see benchmarks/objective.py)."""
-    few = min(shape[1], other_channels) < 8  # thin convolutions run far below the speed of the machine
-    return radius > (0 if few else 2)
+    few = min(shape[1], other_channels) < 6  # thin convolutions run far below the speed of the machine
+    return radius > (1 if few else 2)
 
 
 def weight_gradient_counts(a: Tensor, b: Tensor, radius: int) -> Tensor:
