@@ -67,6 +67,16 @@ class SceneSource:
     rescale: Rescale | None = None
     grid: MapGrid | None = None
 
+    def pixels(self, values: NDArray[Any], mask: NDArray[np.uint8] | None = None) -> "Pixels":
+        """Raw values of the bands and where the mask is 0 as the model takes them; `values` may be changed."""
+        valid = valid_pixels(values, self.nodata, mask)
+        if valid is not None:
+            for band, value in zip(values, self.fill, strict=True):
+                band[~valid] = value if self.rescale is None else self.rescale.low
+        if self.rescale is not None:
+            values = self.rescale.apply(values, self.dtype)
+        return Pixels(np.ascontiguousarray(values, dtype=self.dtype), valid)
+
     @contextmanager
     def open(self) -> Iterator["Scene"]:
         """Open a handle for the calling thread."""
@@ -111,13 +121,7 @@ class Scene:
                 f"Cannot read rows {rect.row}-{rect.bottom - 1}, columns {rect.col}-{rect.right - 1} of "
                 f"{source.path} ({_cause(error)}); check that the file is whole and readable."
             ) from error
-        valid = valid_pixels(values, source.nodata, mask)
-        if valid is not None:
-            for band, value in zip(values, source.fill, strict=True):
-                band[~valid] = value if source.rescale is None else source.rescale.low
-        if source.rescale is not None:
-            values = source.rescale.apply(values, source.dtype)
-        return Pixels(np.ascontiguousarray(values, dtype=source.dtype), valid)
+        return source.pixels(values, mask)
 
     def _read_mask(self, window: Window) -> NDArray[np.uint8]:
         # GDAL takes an alpha band for a mask only behind one or three others.

@@ -49,8 +49,10 @@ class ModelFile:
             raise ModelError(f"{path} cannot be used as a model: {reason}.") from error
 
 
-def find_model(model: str | os.PathLike[str] | None) -> ModelFile:
-    """The model that was named, else the one in the environment's `IIC_MODEL`."""
+def find_model(model: str | os.PathLike[str] | ModelFile | None) -> ModelFile:
+    """The model that was named or read before, else the one in the environment's `IIC_MODEL`."""
+    if isinstance(model, ModelFile):
+        return model
     name = model or os.environ.get(MODEL_VARIABLE)
     if not name:
         raise UsageError(f"No model was named: give --model FILE or set {MODEL_VARIABLE}.")

@@ -17,7 +17,7 @@ from iic_geotools.parts import PartFolder
 from iic_geotools.scene import Pixels, Scene
 from iic_runtime.engines import Labels
 from iic_runtime.job import Job
-from iic_runtime.segmenter import Segmenter, alike
+from iic_runtime.segmenter import Segmentation, Segmenter, alike
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -33,6 +33,11 @@ SUREST = NODATA - 1
 def layers(confidence: bool) -> tuple[str, ...]:
     """The layers of a map."""
     return ("labels", "confidence") if confidence else ("labels",)
+
+
+def confidence_layer(result: Segmentation) -> Labels:
+    """The confidence as maps hold it: 255 where there is no data, and nowhere else."""
+    return np.where(result.labels == NODATA, np.uint8(NODATA), np.minimum(result.confidence, SUREST))
 
 
 def write_parts(
@@ -135,8 +140,7 @@ def _label(
             place = tile.core.relative_to(part.rect).slices
             content["labels"][place] = result.labels
             if "confidence" in content:
-                sure = np.minimum(result.confidence, SUREST)
-                content["confidence"][place] = np.where(result.labels == NODATA, np.uint8(NODATA), sure)
+                content["confidence"][place] = confidence_layer(result)
             on_tile(tile, True)
     return content
 

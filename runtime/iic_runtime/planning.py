@@ -2,7 +2,8 @@
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from iic_geotools.vectors import read_aoi
 from iic_geotools.vrt import MapGrid
 from iic_runtime.card import Card
 
+Look = Callable[[Rect], tuple[NDArray[Any], NDArray[np.bool_] | None]]
 _LOG = logging.getLogger(__name__)
 GSD_TOLERANCE = 0.25
 # Values that mean the same in another type: nothing to rescale.
@@ -77,13 +79,30 @@ def plan_target(
         masked=has_mask(info, bidx) and nodata is None,
         fill=card.offset,
     )
-    source = replace(source, rescale=_rescale(info, source, card, rescale))
+    source = replace(
+        source, rescale=choose_rescale(info, source, card, rescale, lambda kind: _look(source, kind))
+    )
     source = replace(source, grid=_working_grid(info, card, match_gsd))
     region, area = _region(info.grid, bounds, aoi)
     return Target(info, source, region, area)
 
 
-def _rescale(info: SceneInfo, source: SceneSource, card: Card, wanted: str | None) -> Rescale | None:
+def choose_rescale(
+    info: SceneInfo,
+    source: SceneSource,
+    card: Card,
+    wanted: str | None,
+    looking: Callable[[str], AbstractContextManager[Look]],
+) -> Rescale | None:
+    """How the scene's values become the model's; None if they are as they must be.
+
+    Args:
+        info: the scene.
+        source: how it is read.
+        card: the model's.
+        wanted: "MIN,MAX", "auto" or None.
+        looking: gives, for "auto" only, a function that reads raw values of the scene's dtype.
+    """
     kinds = {info.dtypes[band - 1] for band in source.bidx}
     if len(kinds) > 1:
         raise SceneError(
@@ -100,16 +119,21 @@ def _rescale(info: SceneInfo, source: SceneSource, card: Card, wanted: str | Non
         )
     if wanted != "auto":
         return Rescale(*parse_rescale(wanted), card.value_range)
-    raw = replace(source, dtype=kind, fill=(0.0,) * len(source.bidx))
-    with raw.open() as scene:
+    with looking(kind) as look:
+        low, high = robust_range(look, info.grid.width, info.grid.height)
+    _LOG.info("--rescale auto: the scene's values %g to %g are the model's range", low, high)
+    return Rescale(low, high, card.value_range)
+
+
+@contextmanager
+def _look(source: SceneSource, kind: str) -> Iterator[Look]:
+    with replace(source, dtype=kind, fill=(0.0,) * len(source.bidx)).open() as scene:
 
         def look(rect: Rect) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
             pixels = scene.read(rect)
             return pixels.values, pixels.valid
 
-        low, high = robust_range(look, info.grid.width, info.grid.height)
-    _LOG.info("--rescale auto: the scene's values %g to %g are the model's range", low, high)
-    return Rescale(low, high, card.value_range)
+        yield look
 
 
 def _working_grid(info: SceneInfo, card: Card, match: bool) -> MapGrid | None:

@@ -14,7 +14,7 @@ from iic_geotools.grid import Grid, Rect, Tile
 from iic_geotools.scene import Pixels, valid_pixels
 from iic_runtime.card import Card
 from iic_runtime.engines import Device, Labels, open_engine
-from iic_runtime.modelfile import find_model
+from iic_runtime.modelfile import ModelFile, find_model
 from iic_runtime.sizing import Sizing, choose_sizing
 
 T = TypeVar("T")
@@ -32,7 +32,7 @@ class Segmenter:
     """A model ready to label arrays.
 
     Args:
-        model: path of a model file; by default the one in the environment's `IIC_MODEL`.
+        model: a model file, by its path or read before; by default the one in the environment's `IIC_MODEL`.
         device: "auto", "cpu", "cuda" or "tensorrt".
         threads: threads of the engine; by default all cores.
         tile: side of the square run at once; by default as large as `max_memory` allows.
@@ -47,7 +47,7 @@ class Segmenter:
 
     def __init__(
         self,
-        model: str | os.PathLike[str] | None = None,
+        model: str | os.PathLike[str] | ModelFile | None = None,
         *,
         device: Device = "auto",
         threads: int | None = None,
