@@ -5,7 +5,7 @@
 """
 
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -83,10 +83,11 @@ class SceneSource:
         with open_raster(self.path) as dataset:
             coverage = Coverage(dataset, self.bidx, self.nodata, self.masked)
             if self.grid is None:
-                yield Scene(self, dataset, coverage)
+                yield Scene(self, dataset, self.bidx, coverage)
             else:
                 with _regridded(dataset, self) as warped:
-                    yield Scene(self, warped, coverage.scaled(dataset.shape, warped.shape))
+                    bidx = tuple(range(1, len(self.bidx) + 1))
+                    yield Scene(self, warped, bidx, coverage.scaled(dataset.shape, warped.shape))
 
 
 @dataclass(frozen=True)
@@ -100,9 +101,10 @@ class Pixels:
 class Scene:
     """An open scene; not for use by two threads at once."""
 
-    def __init__(self, source: SceneSource, dataset: Any, coverage: Coverage) -> None:
+    def __init__(self, source: SceneSource, dataset: Any, bidx: tuple[int, ...], coverage: Coverage) -> None:
         self.source = source
         self._dataset = dataset
+        self._bidx = bidx
         self._coverage = coverage
 
     def may_hold_data(self, rect: Rect) -> bool:
@@ -114,7 +116,7 @@ class Scene:
         window = Window(rect.col, rect.row, rect.width, rect.height)
         source = self.source
         try:
-            values = self._dataset.read(source.bidx, window=window)
+            values = self._dataset.read(self._bidx, window=window)
             mask = self._read_mask(window) if source.masked else None
         except (RasterioError, OSError) as error:
             raise SceneError(
@@ -125,7 +127,7 @@ class Scene:
 
     def _read_mask(self, window: Window) -> NDArray[np.uint8]:
         # GDAL takes an alpha band for a mask only behind one or three others.
-        alpha = _alpha_bands(self._dataset) - set(self.source.bidx)
+        alpha = _alpha_bands(self._dataset) - set(self._bidx)
         mask = (
             self._dataset.read(min(alpha), window=window)
             if alpha
@@ -216,15 +218,12 @@ def _interpretation(dataset: Any, band: int) -> str:
 
 @contextmanager
 def _regridded(dataset: Any, source: SceneSource) -> Iterator[Any]:
-    """The scene on another grid, its holes kept as holes."""
+    """The wanted bands of the scene on another grid, its holes kept as holes."""
     grid = cast(MapGrid, source.grid)
     finer = abs(grid.transform.determinant) < abs(dataset.transform.determinant)
-    with ExitStack() as opened:
-        if source.masked and not _alpha_bands(dataset):
-            # The warper honours an alpha band, but no mask.
-            dataset = opened.enter_context(open_raster(_with_mask_as_alpha(dataset)))
+    with open_raster(_wanted_bands(dataset, source)) as wanted:
         warped = WarpedVRT(
-            dataset,
+            wanted,
             crs=dataset.crs,
             transform=grid.transform,
             width=grid.width,
@@ -232,24 +231,39 @@ def _regridded(dataset: Any, source: SceneSource) -> Iterator[Any]:
             resampling=Resampling.bilinear if finer else Resampling.average,
             # An approximated transform would make pixels depend on their tile; rasterio refuses an exact 0.
             tolerance=1e-9,
+            src_nodata=source.nodata,
             nodata=source.nodata,
+            # No data is where every band says so, as in `valid_pixels`.
+            warp_extras={"UNIFIED_SRC_NODATA": "YES"},
         )
-        yield opened.enter_context(closing(warped))
+        with closing(warped):
+            yield warped
 
 
-def _with_mask_as_alpha(dataset: Any) -> str:
-    """A virtual raster, as text, of the bands of a dataset and its mask as an alpha band."""
+def _wanted_bands(dataset: Any, source: SceneSource) -> str:
+    """A virtual raster, as text, of the bands that are read, and what masks them as alpha.
+
+    The warper honours any band that is marked as alpha, be it infrared, and no mask; the nodata value it looks
+    for in every band, wanted or not.
+    """
     whole = f'xOff="0" yOff="0" xSize="{dataset.width}" ySize="{dataset.height}"'
 
-    def band(number: int, kind: str, origin: str, colour: str) -> str:
+    def band(number: int, origin: int | str, kind: str, colour: str) -> str:
         return (
             f'<VRTRasterBand dataType="{kind}" band="{number}"><ColorInterp>{colour}</ColorInterp><SimpleSource>'
             f"<SourceFilename>{escape(dataset.name)}</SourceFilename><SourceBand>{origin}</SourceBand>"
             f"<SrcRect {whole}/><DstRect {whole}/></SimpleSource></VRTRasterBand>"
         )
 
-    bands = [band(i, _gdal_typename(kind), str(i), "Undefined") for i, kind in enumerate(dataset.dtypes, 1)]
-    bands.append(band(len(bands) + 1, "Byte", "mask,1", "Alpha"))
+    bands = [
+        band(number, origin, _gdal_typename(dataset.dtypes[origin - 1]), "Undefined")
+        for number, origin in enumerate(source.bidx, 1)
+    ]
+    if source.masked:
+        alphas = _alpha_bands(dataset) - set(source.bidx)
+        mask: int | str = min(alphas) if alphas else "mask,1"
+        kind = _gdal_typename(dataset.dtypes[mask - 1]) if isinstance(mask, int) else "Byte"
+        bands.append(band(len(bands) + 1, mask, kind, "Alpha"))
     placed = ", ".join(repr(float(number)) for number in dataset.transform.to_gdal())
     return (
         f'<VRTDataset rasterXSize="{dataset.width}" rasterYSize="{dataset.height}">'

@@ -1,0 +1,72 @@
+"""Scenes as they come: bands marked as what they are not, values that do not fit, files that are each other's."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import rasterio
+from conftest import landscape
+from rasterio.enums import ColorInterp
+from tiny_onnx import make_model
+
+from iic_runtime import segment_raster
+
+MakeScene = Callable[..., Path]
+NAMES = ("red", "green", "blue", "nir", "where")
+
+
+def read(path: Path) -> np.ndarray:
+    with rasterio.open(path) as dataset:
+        return dataset.read(1)
+
+
+@pytest.fixture
+def metre_model(tmp_path: Path) -> Path:
+    path = tmp_path / "metre.onnx"
+    path.write_bytes(make_model(gsd=1.0))
+    return path
+
+
+def test_an_infrared_band_marked_as_alpha_is_no_mask_at_any_resolution(
+    make_scene: MakeScene, metre_model: Path, tmp_path: Path
+) -> None:
+    values = landscape(80, 100)
+    values[3, 20:40, 20:40] = 0
+    options = {"device": "cpu", "match_gsd": True}
+    segment_raster(make_scene(values, "plain.tif"), tmp_path / "plain_map.tif", metre_model, **options)
+    marked = make_scene(values, "marked.tif")
+    with rasterio.open(marked, "r+") as dataset:
+        dataset.colorinterp = [ColorInterp.red, ColorInterp.green, ColorInterp.blue, ColorInterp.alpha]
+    segment_raster(marked, tmp_path / "marked_map.tif", metre_model, **options)
+    assert np.array_equal(read(tmp_path / "marked_map.tif"), read(tmp_path / "plain_map.tif"))
+
+
+@pytest.mark.parametrize(
+    "told_by", ["nodata option", "nodata tag", "mask and nodata tag", "alpha", "option over alpha"]
+)
+def test_holes_do_not_leak_into_a_resampled_scene(
+    make_scene: MakeScene, metre_model: Path, tmp_path: Path, told_by: str
+) -> None:
+    values = landscape(80, 100, bands=5)
+    hole = np.zeros((80, 100), bool)
+    hole[21:40, 31:50] = True
+    values[4] = np.where(hole, 0, 255)
+    maps = []
+    for inside in (0, 250):
+        values[:4, hole] = inside
+        tagged = {"nodata": inside} if "tag" in told_by else {}
+        with rasterio.Env(GDAL_TIFF_INTERNAL_MASK=True):
+            bands = values if "alpha" in told_by else values[:4]
+            scene = make_scene(bands, f"{inside}.tif", descriptions=NAMES[: len(bands)], **tagged)
+            with rasterio.open(scene, "r+") as dataset:
+                if "mask" in told_by:
+                    dataset.write_mask(~hole)
+                if "alpha" in told_by:
+                    dataset.colorinterp = [ColorInterp.undefined] * 4 + [ColorInterp.alpha]
+        nodata = inside if "option" in told_by else None
+        out = tmp_path / f"map{inside}.tif"
+        segment_raster(scene, out, metre_model, device="cpu", match_gsd=True, nodata=nodata)
+        maps.append(read(out))
+        assert np.array_equal(maps[-1] == 255, hole)
+    assert np.array_equal(*maps)
