@@ -4,9 +4,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from hashlib import sha256
+from typing import Any, Self
 
 import numpy as np
+import shapely
 from numpy.typing import NDArray
 from rasterio.features import geometry_mask
 from rasterio.transform import Affine
@@ -15,6 +17,8 @@ from iic_geotools.errors import SceneError, UsageError
 from iic_geotools.grid import Rect
 
 Bounds = tuple[float, float, float, float]
+OUTSIDE = "The area of interest lies outside the scene; check that both cover the same place."
+MOST_POINTS = 1000
 
 
 def parse_bounds(text: str) -> Bounds:
@@ -34,6 +38,8 @@ def pixels_within(bounds: Bounds, transform: Affine, width: int, height: int) ->
         SceneError: they lie outside the scene.
     """
     left, bottom, right, top = bounds
+    if not all(map(math.isfinite, bounds)):
+        raise UsageError(f"--bounds must be finite numbers, not {left:g} {bottom:g} {right:g} {top:g}.")
     if not (left < right and bottom < top):
         raise UsageError(
             f"--bounds {left:g} {bottom:g} {right:g} {top:g} hold no area; the order is left bottom right top."
@@ -46,12 +52,31 @@ def pixels_within(bounds: Bounds, transform: Affine, width: int, height: int) ->
     return rect
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Area:
-    """Polygons in a scene's CRS, as a mask of its pixels: a pixel is inside if its centre is."""
+    """Polygons as a mask of a scene's pixels: a pixel is inside if its centre is.
 
-    geometries: tuple[dict[str, Any], ...]
-    transform: Affine
+    Attributes:
+        polygons: shapely polygons in pixels of the scene, none of them of many points.
+    """
+
+    polygons: NDArray[Any]
+
+    @classmethod
+    def of(cls, polygons: NDArray[Any], transform: Affine) -> Self:
+        """The area of polygons in the reference system of a scene with this transform."""
+        a, b, c, d, e, f, *_ = ~transform
+
+        def to_pixels(points: NDArray[Any]) -> NDArray[Any]:
+            x, y = points.T
+            return np.column_stack([a * x + b * y + c, d * x + e * y + f])
+
+        return cls(_subdivided(shapely.transform(polygons, to_pixels)))
+
+    @property
+    def digest(self) -> str:
+        """What tells two areas apart."""
+        return sha256(b"".join(shapely.to_wkb(self.polygons))).hexdigest()
 
     def rect(self, width: int, height: int) -> Rect:
         """The pixels that the polygons' bounding box touches.
@@ -59,33 +84,63 @@ class Area:
         Raises:
             SceneError: they lie outside the scene.
         """
-        boxes = self._boxes
-        col, row = min(box.col for box in boxes), min(box.row for box in boxes)
-        right, bottom = max(box.right for box in boxes), max(box.bottom for box in boxes)
-        rect = Rect(col, row, right - col, bottom - row).intersection(Rect(0, 0, width, height))
+        left, top, right, bottom = shapely.total_bounds(self.polygons).tolist()
+        rect = _enclosing((left, right), (top, bottom)).intersection(Rect(0, 0, width, height))
         if rect.empty:
-            raise SceneError(
-                "The area of interest lies outside the scene; check that both cover the same place."
-            )
+            raise SceneError(OUTSIDE)
         return rect
 
     def touches(self, rect: Rect) -> bool:
         """False only if no pixel of `rect` is inside."""
-        return any(not box.intersection(rect).empty for box in self._boxes)
+        return bool(len(self._near(rect)))
 
     def inside(self, rect: Rect) -> NDArray[np.bool_]:
         """Which pixels of `rect` are inside."""
-        pairs = zip(self.geometries, self._boxes, strict=True)
-        near = [geometry for geometry, box in pairs if not box.intersection(rect).empty]
-        if not near:
-            return np.zeros((rect.height, rect.width), bool)
-        window = self.transform @ Affine.translation(rect.col, rect.row)
-        mask = geometry_mask(near, (rect.height, rect.width), window, invert=True)
-        return np.asarray(mask, bool)
+        shape = (rect.height, rect.width)
+        near = self._near(rect)
+        if not len(near):
+            return np.zeros(shape, bool)
+        return np.asarray(geometry_mask(near, shape, Affine.translation(rect.col, rect.row), invert=True))
+
+    def _near(self, rect: Rect) -> NDArray[Any]:
+        found: NDArray[Any] = self.polygons[
+            self._tree.query(shapely.box(rect.col, rect.row, rect.right, rect.bottom))
+        ]
+        return found
 
     @cached_property
-    def _boxes(self) -> list[Rect]:
-        return [_touched(list(_points(each["coordinates"])), self.transform) for each in self.geometries]
+    def _tree(self) -> Any:
+        return shapely.STRtree(self.polygons)
+
+
+def _subdivided(polygons: NDArray[Any]) -> NDArray[Any]:
+    """The same area in polygons of few points, so that a tile need not look at all of a long coastline."""
+    done, todo = [], list(polygons)
+    while todo:
+        polygon = todo.pop()
+        left, top, right, bottom = polygon.bounds
+        wide = right - left > bottom - top
+        # Cut along the edges of pixels, which no centre of a pixel can lie on.
+        middle = round((left + right if wide else top + bottom) / 2)
+        if shapely.get_num_coordinates(polygon) <= MOST_POINTS or max(right - left, bottom - top) < 2:
+            done.append(polygon)
+            continue
+        halves = (
+            (shapely.box(left, top, middle, bottom), shapely.box(middle, top, right, bottom))
+            if wide
+            else (shapely.box(left, top, right, middle), shapely.box(left, middle, right, bottom))
+        )
+        todo.extend(polygon_parts(shapely.intersection(shapely.make_valid(polygon), halves)))
+    return np.array(done, object)
+
+
+def polygon_parts(shapes: NDArray[Any]) -> NDArray[Any]:
+    """The polygons with an area in geometries of any kind."""
+    parts = shapely.get_parts(shapes)
+    while (shapely.get_type_id(parts) > shapely.GeometryType.POLYGON).any():
+        parts = shapely.get_parts(parts)
+    flat = (shapely.get_type_id(parts) == shapely.GeometryType.POLYGON) & (shapely.area(parts) > 0)
+    return np.asarray(parts[flat])
 
 
 def _corners(bounds: Bounds) -> list[tuple[float, float]]:
@@ -95,16 +150,12 @@ def _corners(bounds: Bounds) -> list[tuple[float, float]]:
 
 def _touched(points: Sequence[tuple[float, float]], transform: Affine) -> Rect:
     inverse = ~transform
-    pixels = [inverse @ (x, y) for x, y in points]
+    columns, rows = zip(*(inverse @ point for point in points), strict=True)
+    return _enclosing(columns, rows)
+
+
+def _enclosing(columns: Sequence[float], rows: Sequence[float]) -> Rect:
     # A bound that falls on a pixel's edge but for rounding must not drag in the next pixel.
-    columns, rows = ([round(value, 6) for value in axis] for axis in zip(*pixels, strict=True))
-    col, row = math.floor(min(columns)), math.floor(min(rows))
-    return Rect(col, row, math.ceil(max(columns)) - col, math.ceil(max(rows)) - row)
-
-
-def _points(coordinates: Any) -> Any:
-    if isinstance(coordinates[0], int | float):
-        yield coordinates[0], coordinates[1]
-    else:
-        for part in coordinates:
-            yield from _points(part)
+    left, right = math.floor(round(min(columns), 6)), math.ceil(round(max(columns), 6))
+    top, bottom = math.floor(round(min(rows), 6)), math.ceil(round(max(rows), 6))
+    return Rect(left, top, right - left, bottom - top)

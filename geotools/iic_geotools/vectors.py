@@ -21,6 +21,7 @@ from rasterio._err import CPLE_BaseError
 from rasterio.crs import CRS
 from rasterio.errors import CRSError, RasterioError
 from rasterio.warp import transform as reproject
+from rasterio.warp import transform_bounds
 
 from iic_geotools.areas import area_method, pixel_area
 from iic_geotools.colours import MapClass
@@ -29,6 +30,7 @@ from iic_geotools.errors import OutputError, SceneError, UsageError
 from iic_geotools.files import replacing
 from iic_geotools.levels import NODATA
 from iic_geotools.polygons import regions
+from iic_geotools.regions import OUTSIDE, Bounds, polygon_parts
 from iic_geotools.tiff import present_tiles
 
 _LOG = logging.getLogger(__name__)
@@ -40,25 +42,23 @@ _EDGES_ACROSS = 256
 _PIXELS_PER_EDGE = 64
 
 
-def read_aoi(path: Path, crs: CRS | None) -> list[dict[str, Any]]:
-    """Read the polygons of a vector file as GeoJSON-like geometries in the given reference system.
+def read_aoi(path: Path, crs: CRS | None, extent: Bounds | None = None) -> npt.NDArray[Any]:
+    """Read the polygons of a vector file, as shapely polygons in the given reference system.
 
     Args:
         path: Anything GDAL opens; the first layer is read.
         crs: The scene's reference system. A file without one is taken to be in it.
+        extent: Left, bottom, right and top of the scene. What lies elsewhere is left out: a projection need
+            not know the other side of the earth.
 
     Raises:
-        SceneError: The file cannot be read, or holds no polygon.
+        SceneError: The file cannot be read, holds no polygon, or none at the scene.
     """
     shapes, wkt = _read_shapes(path)
-    shapes = shapely.get_parts(shapely.make_valid(shapes[~shapely.is_empty(shapes)]))
+    shapes = shapely.make_valid(shapes[~shapely.is_empty(shapes)])
     if not len(shapes):
         raise SceneError(f"The area of interest {path} is empty: give a file with polygons.")
-    while (shapely.get_type_id(shapes) > shapely.GeometryType.POLYGON).any():
-        shapes = shapely.get_parts(shapes)
-    polygons = shapes[
-        (shapely.get_type_id(shapes) == shapely.GeometryType.POLYGON) & (shapely.area(shapes) > 0)
-    ]
+    polygons = polygon_parts(shapes)
     if not len(polygons):
         raise SceneError(
             f"The area of interest {path} holds no polygon with an area: points and lines have none."
@@ -67,8 +67,14 @@ def read_aoi(path: Path, crs: CRS | None) -> list[dict[str, Any]]:
         which = f"The area of interest {path}" if wkt is None else "The scene"
         _LOG.warning("%s has no coordinate reference system: both are taken to share one.", which)
     else:
-        polygons = _reprojected(polygons, wkt, crs, path)
-    return [shapely.geometry.mapping(polygon) for polygon in polygons]
+        polygons = _reprojected(polygons, wkt, crs, extent, path)
+    if extent is not None:
+        if crs is not None and crs.is_geographic:
+            polygons = _all_turns(polygons, crs)
+        polygons = polygons[shapely.intersects(polygons, shapely.box(*extent))]
+        if not len(polygons):
+            raise SceneError(OUTSIDE)
+    return polygons
 
 
 def _read_shapes(path: Path) -> tuple[npt.NDArray[Any], str | None]:
@@ -89,25 +95,57 @@ def _read_shapes(path: Path) -> tuple[npt.NDArray[Any], str | None]:
         ) from error
 
 
-def _reprojected(polygons: npt.NDArray[Any], wkt: str, crs: CRS, path: Path) -> npt.NDArray[Any]:
+def _reprojected(
+    polygons: npt.NDArray[Any], wkt: str, crs: CRS, extent: Bounds | None, path: Path
+) -> npt.NDArray[Any]:
     try:
         source = CRS.from_user_input(wkt)
-        if source == crs:
-            return polygons
-        left, bottom, right, top = shapely.total_bounds(polygons)
-        dense = shapely.segmentize(polygons, max(right - left, top - bottom) / _EDGES_ACROSS)
-        points = shapely.get_coordinates(dense)
-        moved = np.column_stack(reproject(source, crs, points[:, 0], points[:, 1]))
-    except (CRSError, RasterioError, CPLE_BaseError) as error:
+        if source != crs:
+            polygons = _moved(_cut(polygons, source, crs, extent), source, crs)
+    except (CRSError, RasterioError, CPLE_BaseError, shapely.GEOSException) as error:
         raise SceneError(
             f"The area of interest {path} cannot be brought to the scene's place: {error}"
         ) from error
-    if not np.isfinite(moved).all():
+    if not np.isfinite(shapely.bounds(polygons)).all():
         raise SceneError(
             f"The area of interest {path} reaches where the scene's reference system has no coordinates:"
             " cut it to the scene."
         )
+    return polygons
+
+
+def _moved(polygons: npt.NDArray[Any], source: CRS, crs: CRS) -> npt.NDArray[Any]:
+    if not len(polygons):
+        return polygons
+    left, bottom, right, top = shapely.total_bounds(polygons)
+    dense = shapely.segmentize(polygons, max(right - left, top - bottom) / _EDGES_ACROSS)
+    points = shapely.get_coordinates(dense)
+    moved = np.column_stack(reproject(source, crs, points[:, 0], points[:, 1]))
     return np.asarray(shapely.set_coordinates(dense, moved))
+
+
+def _cut(polygons: npt.NDArray[Any], source: CRS, crs: CRS, extent: Bounds | None) -> npt.NDArray[Any]:
+    """What of the polygons lies at the scene, with room to spare."""
+    if extent is None:
+        return polygons
+    left, bottom, right, top = transform_bounds(crs, source, *extent)
+    if not np.isfinite([left, bottom, right, top]).all():
+        return polygons
+    # Across the antimeridian the left bound is the greater one.
+    wide = right - left if left <= right else right - left + 360
+    room = 0.1 * max(wide, top - bottom)
+    boxes = [
+        shapely.box(start - room, bottom - room, start + wide + room, top + room)
+        for start in {left, right - wide}
+    ]
+    return polygon_parts(np.concatenate([shapely.intersection(polygons, box) for box in boxes]))
+
+
+def _all_turns(polygons: npt.NDArray[Any], crs: CRS) -> npt.NDArray[Any]:
+    """The polygons in longitudes a turn lower and higher too: scenes across the antimeridian count on beyond it."""
+    turn = 2 * np.pi / crs.units_factor[1]
+    steps = [np.array([by, 0.0]) for by in (-turn, 0.0, turn)]
+    return np.concatenate([shapely.transform(polygons, step.__add__) for step in steps])
 
 
 def polygonise(map_path: Path, out: Path, classes: Sequence[MapClass], min_area: float = 0.0) -> None:

@@ -49,6 +49,13 @@ class MapGrid:
             gcps_crs or None,
         )
 
+    @property
+    def extent(self) -> tuple[float, float, float, float]:
+        """Left, bottom, right and top of the smallest upright rectangle around it, on the ground."""
+        corners = [self.transform @ (x, y) for x in (0, self.width) for y in (0, self.height)]
+        xs, ys = zip(*corners, strict=True)
+        return min(xs), min(ys), max(xs), max(ys)
+
     def crop(self, rect: Rect) -> "MapGrid":
         """The pixels of `rect`, at their place."""
         gcps = tuple(

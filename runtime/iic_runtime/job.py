@@ -52,7 +52,7 @@ class Job:
             }
             | {"nodata": repr(source.nodata)},
             "grid": asdict(self.grid),
-            "area": self.area and repr(self.area.geometries),
+            "area": self.area and self.area.digest,
             "model": self.model_digest,
             "provider": self.provider,
             "confidence": self.confidence,

@@ -181,7 +181,7 @@ def _region(grid: MapGrid, bounds: Bounds | None, aoi: Path | None) -> tuple[Rec
     region = whole if bounds is None else pixels_within(bounds, grid.transform, grid.width, grid.height)
     if aoi is None:
         return region, None
-    area = Area(tuple(read_aoi(aoi, grid.crs)), grid.transform)
+    area = Area.of(read_aoi(aoi, grid.crs, grid.extent), grid.transform)
     region = region.intersection(area.rect(grid.width, grid.height))
     if region.empty:
         raise SceneError("The area of interest and the bounds do not meet.")

@@ -239,22 +239,21 @@ def test_areas_of_interest_are_split_into_polygons(tmp_path):
     shapes = [shapely.MultiPolygon([box, other]), shapely.Point(1, 1), None, shapely.Polygon()]
     path = write_shapes(tmp_path / "aoi.gpkg", shapes)
     found = read_aoi(path, LAMBERT)
-    assert [geometry["type"] for geometry in found] == ["Polygon", "Polygon"]
-    assert [shapely.geometry.shape(geometry).area for geometry in found] == [100, 50]
+    assert [polygon.geom_type for polygon in found] == ["Polygon", "Polygon"]
+    assert [polygon.area for polygon in found] == [100, 50]
 
 
 def test_areas_of_interest_are_mended(tmp_path):
     bow_tie = shapely.Polygon([(0, 0), (10, 10), (10, 0), (0, 10)])
     found = read_aoi(write_shapes(tmp_path / "aoi.fgb", [bow_tie], kind="Polygon"), LAMBERT)
-    assert all(shapely.geometry.shape(geometry).is_valid for geometry in found)
-    assert sum(shapely.geometry.shape(geometry).area for geometry in found) == pytest.approx(50)
+    assert shapely.is_valid(found).all()
+    assert shapely.area(found).sum() == pytest.approx(50)
 
 
 def test_areas_of_interest_are_reprojected_with_their_long_edges_bent(tmp_path):
     """The northern edge of a box in degrees is an arc in Lambert 93: its middle lies far from the chord."""
     path = write_shapes(tmp_path / "aoi.gpkg", [shapely.box(-1, 45, 7, 46)], "EPSG:4326", "Polygon")
-    (geometry,) = read_aoi(path, LAMBERT)
-    found = shapely.geometry.shape(geometry)
+    (found,) = read_aoi(path, LAMBERT)
     xs, ys = reproject(CRS.from_epsg(4326), LAMBERT, [-1, 3, 3, 3, 3], [46, 46.001, 45.999, 45.001, 44.999])
     middle_top_out, middle_top_in, middle_bottom_in, middle_bottom_out = shapely.points(xs[1:], ys[1:])
     assert found.contains(middle_top_in)
@@ -268,8 +267,8 @@ def test_areas_of_interest_are_reprojected_with_their_long_edges_bent(tmp_path):
 def test_a_missing_reference_system_is_noted(tmp_path, caplog, aoi_crs, scene_crs):
     path = write_shapes(tmp_path / "aoi.gpkg", [shapely.box(0, 0, 1, 1)], aoi_crs, "Polygon")
     with caplog.at_level(logging.WARNING):
-        (geometry,) = read_aoi(path, scene_crs)
-    assert shapely.geometry.shape(geometry).bounds == (0, 0, 1, 1)
+        (found,) = read_aoi(path, scene_crs)
+    assert found.bounds == (0, 0, 1, 1)
     assert "no coordinate reference system" in caplog.text
 
 
@@ -291,3 +290,30 @@ def test_areas_of_interest_that_are_none(tmp_path):
     world = write_shapes(tmp_path / "world.gpkg", [shapely.box(-180, -90, 180, 90)], "EPSG:4326")
     with pytest.raises(SceneError, match="scene"):
         read_aoi(world, CRS.from_string("+proj=ortho +lat_0=40"))
+
+
+def test_areas_of_interest_may_reach_round_the_world(tmp_path):
+    """The world's corners have no place in a transverse Mercator; the scene's part of it has."""
+    world = write_shapes(tmp_path / "world.gpkg", [shapely.box(-180, -90, 180, 90)], "EPSG:4326")
+    extent = (500000.0, 5399900.0, 500130.0, 5400000.0)
+    found = read_aoi(world, CRS.from_epsg(32631), extent)
+    assert shapely.union_all(found).covers(shapely.box(*extent))
+    with pytest.raises(SceneError, match="outside the scene"):
+        read_aoi(
+            write_shapes(tmp_path / "far.gpkg", [shapely.box(90, 0, 91, 1)], "EPSG:4326"), LAMBERT, extent
+        )
+
+
+@pytest.mark.parametrize(
+    ("crs", "extent"),
+    [
+        ("EPSG:4326", (179.9, 9.9, 180.1, 10.1)),
+        ("EPSG:4326", (-180.1, 9.9, -179.9, 10.1)),
+        ("EPSG:32660", (820000.0, 1090000.0, 840000.0, 1110000.0)),
+    ],
+)
+def test_areas_of_interest_on_both_sides_of_the_antimeridian(tmp_path, crs, extent):
+    sides = [shapely.box(179, 9, 180, 11), shapely.box(-180, 9, -179, 11)]
+    found = read_aoi(write_shapes(tmp_path / "aoi.gpkg", sides, "EPSG:4326"), CRS.from_string(crs), extent)
+    hole = shapely.box(*extent).difference(shapely.union_all(found))
+    assert hole.area < 1e-6 * shapely.box(*extent).area
