@@ -4,7 +4,7 @@ import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,10 @@ class Target:
     def map_grid(self) -> MapGrid:
         """The grid of the map: the scene's, cut to the region."""
         return self.info.grid.crop(self.region)
+
+    def manifest(self) -> dict[str, Any]:
+        """What parts on the scene's own grid must have been cut to."""
+        return {"region": asdict(self.region), "area": self.area and self.area.digest}
 
     @property
     def working_region(self) -> Rect:

@@ -144,7 +144,7 @@ def segment_raster(
     _announce(target, segmenter)
     with (
         rasterio.Env(GDAL_CACHEMAX=_cache_size(job, target)),
-        folder.claimed(job.manifest(), resume) as reused,
+        folder.claimed(job.manifest() | target.manifest(), resume) as reused,
     ):
         if not (overwrite or folder.placing):
             outputs.check_absent()

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import rasterio
 from conftest import landscape
 from tiny_onnx import make_model
 
@@ -222,3 +223,30 @@ def test_the_manifest_is_plain_data(slow_scene: Path, interrupted: Path) -> None
     assert manifest["source"]["bidx"] == [1, 2, 3, 4]
     assert manifest["files"][0][0] == str(slow_scene)
     assert np.isfinite(manifest["files"][0][2])
+
+
+def test_regridded_parts_of_another_area_are_not_taken(
+    make_scene: MakeScene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the model's resolution two areas may be one; on the scene's own grid they are not."""
+    from iic_runtime import segment
+
+    model = tmp_path / "model.onnx"
+    model.write_bytes(make_model(gsd=1.0))
+    scene = make_scene(landscape(80, 100))
+    first = (500000.0, 5399960.0, 500049.5, 5400000.0)
+    second = (500000.0, 5399960.0, 500050.0, 5400000.0)
+    options = {"device": "cpu", "match_gsd": True}
+    segment_raster(scene, tmp_path / "whole.tif", model, bounds=second, **options)
+
+    def stop(*_: object) -> None:
+        raise Stop
+
+    with monkeypatch.context() as patched:
+        patched.setattr(segment, "finish", stop)
+        with pytest.raises(Stop):
+            segment_raster(scene, tmp_path / "map.tif", model, bounds=first, **options)
+    assert (tmp_path / "map.tif.parts").exists()
+    segment_raster(scene, tmp_path / "map.tif", model, bounds=second, **options)
+    with rasterio.open(tmp_path / "map.tif") as made, rasterio.open(tmp_path / "whole.tif") as whole:
+        assert np.array_equal(made.read(), whole.read())
