@@ -34,7 +34,7 @@ from iic_geotools.vrt import MapGrid, georeference, write_vrt
 __all__ = ["NODATA", "MapGrid", "assemble", "creation_options"]
 
 DEFAULT_OPTIONS = {
-    "COMPRESS": "LZW",  # smaller than DEFLATE for labels, three times as fast, and read everywhere
+    "COMPRESS": "LZW",  # labels come out about as small as with DEFLATE, two to three times as fast
     "BLOCKSIZE": "512",
     "BIGTIFF": "IF_SAFER",
     "NUM_THREADS": "ALL_CPUS",

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from iic_geotools.colours import rgb
 from iic_train.data.base import Images
 from iic_train.plots import Series, bar_chart, colours, line_chart, picture, share_chart, simplex_plot
 
@@ -103,7 +104,7 @@ def map_pictures(
         names: Names of the clusters, for the legend.
         scale: From a raw image to values between 0 and 1.
     """
-    palette = _rgb(colours(len(names)))
+    palette = np.array([rgb(colour) for colour in colours(len(names))], np.uint8)
     rows = [_legend(names)]
     for index in np.unique(np.linspace(0, len(images) - 1, min(_PICTURES, len(images)), dtype=int)):
         raw = images.image(int(index))[:, :_PICTURE_SIDE, :_PICTURE_SIDE]
@@ -127,14 +128,6 @@ def visible(
     """Return [H, W, 3] to look at: the wanted bands, or the first one in grey if they are not there."""
     chosen = [channels.index(band) for band in wanted] if set(wanted) <= set(channels) else [0, 0, 0]
     return np.asarray((scaled[chosen].clip(0, 1) * 255).round(), np.uint8).transpose(1, 2, 0)
-
-
-def _rgb(names: Sequence[str]) -> NDArray[np.uint8]:
-    from PIL import ImageColor
-
-    # Pillow wants commas in hsl()
-    spelled = [name.replace(" ", ", ") for name in names]
-    return np.array([ImageColor.getrgb(name)[:3] for name in spelled], np.uint8)
 
 
 def _legend(names: Sequence[str]) -> str:

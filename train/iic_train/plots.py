@@ -11,22 +11,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from iic_geotools.colours import MAX_CLASSES, distinct_colours
+
 WIDTH, HEIGHT = 520, 300
 _LEFT, _RIGHT, _TOP, _BOTTOM = 58, 14, 34, 40
-_PALETTE = (
-    *("#4269d0", "#efb118", "#ff725c", "#3ca951", "#6cc5b0", "#a463f2"),
-    *("#ff8ab7", "#9c6b4e", "#38a3d1", "#9498a0"),
-)
-
 Point = tuple[float, float]
 
 
 def colours(count: int) -> list[str]:
-    """Return `count` colours that are told apart: ten chosen ones, beyond that evenly turned hues."""
-    if count <= len(_PALETTE):
-        return list(_PALETTE[:count])
-    turns = ((0.61803398875 * index) % 1 for index in range(count))
-    return [f"hsl({360 * turn:.0f} {62 + 12 * (i % 3)}% {42 + 9 * (i % 4)}%)" for i, turn in enumerate(turns)]
+    """The colours of a map's classes: a cluster looks the same in a report as on its map."""
+    palette = distinct_colours(min(count, MAX_CLASSES))
+    return [palette[index % MAX_CLASSES] for index in range(count)]
 
 
 @dataclass(frozen=True)
@@ -103,7 +98,7 @@ def bar_chart(title: str, names: Sequence[str], values: Sequence[float | None]) 
         label = escape(name if len(name) <= 26 else f"{name[:25]}…")
         parts.append(
             f'<text class="axis" x="{left - 8}" y="{middle}" text-anchor="end">{label}</text>'
-            f'<rect x="{left}" y="{top + 3}" width="{length:.1f}" height="{row - 6}" rx="2" fill="{_PALETTE[0]}"/>'
+            f'<rect x="{left}" y="{top + 3}" width="{length:.1f}" height="{row - 6}" rx="2" fill="{colours(1)[0]}"/>'
             f'<text class="axis" x="{left + length + 6:.1f}" y="{middle}">{text}</text>'
         )
     return _svg(title, parts, height=_TOP + len(names) * row + 8)
