@@ -100,7 +100,10 @@ class Area:
         near = self._near(rect)
         if not len(near):
             return np.zeros(shape, bool)
-        return np.asarray(geometry_mask(near, shape, Affine.translation(rect.col, rect.row), invert=True))
+        # In half pixels: rasterio takes an identity, which the first window's transform would be, for a mistake.
+        halves = shapely.transform(near, lambda points: 2 * points)
+        window = Affine.scale(2) @ Affine.translation(rect.col, rect.row)
+        return np.asarray(geometry_mask(halves, shape, window, invert=True))
 
     def _near(self, rect: Rect) -> NDArray[Any]:
         found: NDArray[Any] = self.polygons[

@@ -23,19 +23,22 @@ class Rescale:
     targets: tuple[tuple[float, float], ...]
 
     def __post_init__(self) -> None:
-        if not self.low < self.high:
-            raise UsageError(f"--rescale needs MIN below MAX, not {self.low:g},{self.high:g}.")
+        if not -np.inf < self.low < self.high < np.inf:
+            raise UsageError(
+                f"--rescale needs two finite numbers, MIN below MAX, not {self.low:g},{self.high:g}."
+            )
 
     def apply(self, values: NDArray[Any], dtype: str) -> NDArray[Any]:
-        """Rescale [bands, H, W]; integers are rounded, never wrapped around."""
-        unit = (values.astype(np.float32) - np.float32(self.low)) * np.float32(1 / (self.high - self.low))
+        """Rescale [bands, H, W]; integers are rounded, never wrapped around. What is not finite has no result."""
         starts = np.array([low for low, _ in self.targets], np.float32)[:, None, None]
         spans = np.array([high - low for low, high in self.targets], np.float32)[:, None, None]
-        scaled = unit * spans + starts
-        if np.issubdtype(np.dtype(dtype), np.integer):
-            limits = np.iinfo(dtype)
-            scaled = np.clip(np.rint(scaled), limits.min, limits.max)
-        return scaled.astype(dtype)
+        with np.errstate(over="ignore", invalid="ignore"):
+            unit = (values.astype(np.float32) - np.float32(self.low)) * np.float32(1 / (self.high - self.low))
+            scaled = unit * spans + starts
+            if np.issubdtype(np.dtype(dtype), np.integer):
+                limits = np.iinfo(dtype)
+                scaled = np.clip(np.rint(scaled), limits.min, limits.max)
+            return scaled.astype(dtype)
 
 
 def parse_rescale(text: str) -> tuple[float, float]:

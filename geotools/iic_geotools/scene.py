@@ -4,7 +4,7 @@
 `Scene` is an open handle for one thread.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,12 +70,13 @@ class SceneSource:
     def pixels(self, values: NDArray[Any], mask: NDArray[np.uint8] | None = None) -> "Pixels":
         """Raw values of the bands and where the mask is 0 as the model takes them; `values` may be changed."""
         valid = valid_pixels(values, self.nodata, mask)
-        if valid is not None:
-            for band, value in zip(values, self.fill, strict=True):
-                band[~valid] = value if self.rescale is None else self.rescale.low
         if self.rescale is not None:
             values = self.rescale.apply(values, self.dtype)
-        return Pixels(np.ascontiguousarray(values, dtype=self.dtype), valid)
+        with np.errstate(over="ignore"):  # of nodata values beyond what the model's type holds
+            values = np.ascontiguousarray(values, dtype=self.dtype)
+        if valid is not None:
+            fill_holes(values, valid, self.fill)
+        return Pixels(values, valid)
 
     @contextmanager
     def open(self) -> Iterator["Scene"]:
@@ -145,13 +146,22 @@ def valid_pixels(
     """
     holes: NDArray[np.bool_] | None = None
     if nodata is not None and not np.isnan(nodata):
-        holes = (values == nodata).all(axis=0)
+        with np.errstate(over="ignore"):  # a nodata value may be beyond the scene's own type
+            holes = (values == nodata).all(axis=0)
     if np.issubdtype(values.dtype, np.floating):
         unreal = ~np.isfinite(values).all(axis=0)
         holes = unreal if holes is None else holes | unreal
     if mask is not None:
         holes = (mask == 0) if holes is None else holes | (mask == 0)
     return ~holes if holes is not None and holes.any() else None
+
+
+def fill_holes(values: NDArray[Any], valid: NDArray[np.bool_], fill: Sequence[float]) -> None:
+    """Put one value a band, as near to it as the type allows, where there is no data."""
+    holes = ~valid
+    limits = np.iinfo(values.dtype) if np.issubdtype(values.dtype, np.integer) else None
+    for band, value in zip(values, fill, strict=True):
+        band[holes] = value if limits is None else min(max(value, limits.min), limits.max)
 
 
 @contextmanager

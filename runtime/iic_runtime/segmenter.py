@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from iic_geotools.classmap import NODATA
 from iic_geotools.errors import ModelError
 from iic_geotools.grid import Grid, Rect, Tile
-from iic_geotools.scene import Pixels, valid_pixels
+from iic_geotools.scene import Pixels, fill_holes, valid_pixels
 from iic_runtime.card import Card
 from iic_runtime.engines import Device, Labels, open_engine
 from iic_runtime.modelfile import ModelFile, find_model
@@ -83,8 +83,7 @@ class Segmenter:
         known = valid_pixels(image, None, None if valid is None else valid.astype(np.uint8))
         if known is not None:
             image = image.copy()
-            for band, value in zip(image, self.card.offset, strict=True):
-                band[~known] = value
+            fill_holes(image, known, self.card.offset)
         whole = Segmentation(np.full((height, width), NODATA, np.uint8), np.zeros((height, width), np.uint8))
 
         def look(tile: Tile) -> Pixels:

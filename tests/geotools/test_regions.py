@@ -25,12 +25,15 @@ def on_ground(shape: shapely.Geometry) -> shapely.Geometry:
     return shapely.transform(shape, lambda points: np.array([WHERE @ tuple(point) for point in points]))
 
 
+@pytest.mark.filterwarnings("error::rasterio.errors.NotGeoreferencedWarning")
 @pytest.mark.parametrize("points", [12, 20 * MOST_POINTS])
 def test_a_mask_of_windows_is_the_mask_of_the_whole(points: int) -> None:
     shape = star(points).difference(shapely.box(90, 60, 130, 95))
     area = Area.of(np.array([on_ground(shape)], object), WHERE)
     assert shapely.get_num_coordinates(area.polygons).max() <= MOST_POINTS
-    expected = geometry_mask([shape], (160, 200), Affine.identity(), invert=True)
+    expected = geometry_mask(
+        [shapely.transform(shape, lambda points: 2 * points)], (160, 200), Affine.scale(2), invert=True
+    )
     whole = area.inside(Rect(0, 0, 200, 160))
     assert np.mean(whole != expected) < 1e-3  # centres on an edge, by way of the ground and back
     for rect in (Rect(0, 0, 37, 41), Rect(60, 50, 64, 64), Rect(190, 150, 10, 10)):

@@ -114,7 +114,7 @@ def test_a_dtype_the_model_was_not_made_for(
     assert "--rescale" in told
 
 
-@pytest.mark.parametrize("rescale", ["3", "5,1", "low,high"])
+@pytest.mark.parametrize("rescale", ["3", "5,1", "low,high", "0,inf", "nan,1"])
 def test_wrong_rescale(fails: Callable[..., str], rescale: str) -> None:
     assert "--rescale" in fails("--rescale", rescale, code=2)
 
@@ -132,6 +132,7 @@ def test_no_crs_works_with_a_note(make_scene: MakeScene, model: Path, tmp_path: 
         ("0 0 10 10", "outside the scene", 1),
         ("500010 5399990 500010 5399995", "no area", 2),
         ("1 2 3", "LEFT BOTTOM RIGHT TOP", 2),
+        ("-inf 0 inf 1", "finite", 2),
     ],
 )
 def test_wrong_bounds(fails: Callable[..., str], bounds: str, told: str, code: int) -> None:

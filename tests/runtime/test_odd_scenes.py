@@ -70,3 +70,35 @@ def test_holes_do_not_leak_into_a_resampled_scene(
         maps.append(read(out))
         assert np.array_equal(maps[-1] == 255, hole)
     assert np.array_equal(*maps)
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+@pytest.mark.parametrize(
+    ("dtype", "hole", "rescale"),
+    [
+        ("uint16", 0, "-5,8000"),
+        ("float32", np.nan, "-5,255"),
+        ("float64", -1.8e307, "1,255"),
+        ("int16", -32768, "auto"),
+    ],
+)
+def test_what_stands_in_holes_need_not_fit_any_type(
+    make_scene: MakeScene, model: Path, tmp_path: Path, dtype: str, hole: float, rescale: str
+) -> None:
+    values = landscape(40, 50).astype(dtype)
+    values[:, 10:20, 10:20] = hole
+    segment_raster(
+        make_scene(values, nodata=hole), tmp_path / "map.tif", model, device="cpu", rescale=rescale
+    )
+    empty = np.zeros((40, 50), bool)
+    empty[10:20, 10:20] = True
+    assert np.array_equal(read(tmp_path / "map.tif") == 255, empty)
+
+
+def test_a_model_whose_range_begins_below_its_type(make_scene: MakeScene, tmp_path: Path) -> None:
+    model = tmp_path / "low.onnx"
+    model.write_bytes(make_model(offset=(-20.0,) * 4))
+    values = landscape(40, 50)
+    values[:, :5] = 0
+    segment_raster(make_scene(values, nodata=0), tmp_path / "map.tif", model, device="cpu")
+    assert (read(tmp_path / "map.tif")[:5] == 255).all()
