@@ -10,7 +10,7 @@ import logging
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from warnings import catch_warnings, simplefilter
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from rasterio.errors import NotGeoreferencedWarning
 from rasterio.io import MemoryFile
 
-from iic_geotools.errors import OutputError
+from iic_geotools.errors import IICError, OutputError
 from iic_geotools.files import write_atomically
 from iic_geotools.levels import NODATA
 
@@ -64,6 +64,7 @@ class PartFolder:
         Parts of other work, and all of them if `resume` is off, are removed first. If the block fails, parts that
         are done stay, and the log says so; without any, the folder goes.
         """
+        self._refuse_foreign()
         try:
             self.path.mkdir(exist_ok=True)
             lock = (self.path / LOCK).open("w")
@@ -76,6 +77,13 @@ class PartFolder:
             try:
                 self._adopt(json.dumps(manifest, indent=1, sort_keys=True), resume)
                 yield self._count()
+            except OSError as error:
+                if isinstance(error, IICError):
+                    raise
+                raise OutputError(
+                    f"Cannot write {error.filename or self.path} ({error.strerror or error}); "
+                    "make room or give write access, then run the same command again."
+                ) from error
             finally:
                 if self.path.exists() and self._count():
                     _LOG.warning(
@@ -83,6 +91,11 @@ class PartFolder:
                     )
                 else:
                     self.remove()
+
+    def _refuse_foreign(self) -> None:
+        """Refuse to clear out a folder that no run has made: every run's has a lock, until it is empty."""
+        if self.path.is_dir() and any(self.path.iterdir()) and not (self.path / LOCK).exists():
+            raise OutputError(f"{self.path} is not of an earlier run; move it away or choose another output.")
 
     def _adopt(self, manifest: str, resume: bool) -> None:
         file = self.path / MANIFEST
@@ -114,7 +127,12 @@ class PartFolder:
         write_atomically(self.path / PLACING, b"")
 
     def remove(self) -> None:
-        """Remove the folder and all that is in it."""
+        """Remove the folder and all that is in it, the lock last: it says whose the rest is."""
+        if self.path.is_dir():
+            for entry in self.path.iterdir():
+                if entry.name != LOCK:
+                    with suppress(OSError):
+                        _remove(entry)
         shutil.rmtree(self.path, ignore_errors=True)
 
 

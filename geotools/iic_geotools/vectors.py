@@ -32,6 +32,7 @@ from iic_geotools.levels import NODATA
 from iic_geotools.polygons import regions
 from iic_geotools.regions import OUTSIDE, Bounds, polygon_parts
 from iic_geotools.tiff import present_tiles
+from iic_geotools.vrt import MapGrid
 
 _LOG = logging.getLogger(__name__)
 _DRIVERS = {".gpkg": "GPKG", ".fgb": "FlatGeobuf", ".geojson": "GeoJSON", ".json": "GeoJSON"}
@@ -168,12 +169,7 @@ def polygonise(map_path: Path, out: Path, classes: Sequence[MapClass], min_area:
     driver = vector_driver(out)
     try:
         with rasterio.open(map_path) as dataset:
-            if driver == "GeoJSON" and not dataset.crs:
-                raise UsageError(
-                    f"GeoJSON is in longitude and latitude, and {map_path} has no reference system: write .gpkg."
-                )
-            if min_area > 0 and area_method(*_place(dataset)) == "none":
-                raise UsageError(f"No area can be asked of {map_path}, which has no reference system.")
+            check_polygons(out, MapGrid.of(dataset), min_area)
             _write(out, driver, dataset.crs or None, _features(dataset, map_path, classes, min_area))
     except RasterioError as error:
         raise SceneError(f"The map {map_path} cannot be read: {error}") from error
@@ -181,6 +177,22 @@ def polygonise(map_path: Path, out: Path, classes: Sequence[MapClass], min_area:
         if isinstance(error, SceneError | UsageError):
             raise
         raise OutputError(f"The polygons {out} cannot be written: {error}") from error
+
+
+def check_polygons(out: Path, grid: MapGrid, min_area: float) -> None:
+    """Make sure that a map on this grid can be written as such polygons.
+
+    Raises:
+        UsageError: Another suffix, or something that takes a reference system and there is none.
+    """
+    if vector_driver(out) == "GeoJSON" and grid.crs is None:
+        raise UsageError(
+            "GeoJSON is in longitude and latitude, and this map has no reference system: write .gpkg or .fgb."
+        )
+    if not min_area >= 0:
+        raise UsageError(f"The smallest area of a polygon is 0 or more square metres, not {min_area:g}.")
+    if min_area > 0 and area_method(grid.crs, grid.transform, grid.width, grid.height) == "none":
+        raise UsageError("Polygons have no area in square metres where the map has no reference system.")
 
 
 def vector_driver(path: Path) -> str:

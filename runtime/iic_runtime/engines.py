@@ -99,7 +99,13 @@ class OnnxEngine:
     def run(self, batch: NDArray[Any], confidence: bool) -> tuple[Labels, Labels | None]:
         """Labels and, if asked for, confidence [N, H, W] of raw pixels [N, bands, H, W]."""
         names = ["labels", "confidence"] if confidence else ["labels"]
-        outputs = self._session.run(names, {"image": batch}, self._options)
+        try:
+            outputs = self._session.run(names, {"image": batch}, self._options)
+        except Exception as error:  # as when opening
+            raise ModelError(
+                f"The model failed on {' x '.join(map(str, batch.shape))} pixels ({_reason(error)}); "
+                "try a smaller --tile or --batch, and iic-model validate."
+            ) from error
         return outputs[0], outputs[1] if confidence else None
 
 
@@ -127,8 +133,12 @@ def _open_session(runtime: Any, model: ModelFile, provider: str, threads: int | 
     try:
         return runtime.InferenceSession(model.content, options, providers=providers)
     except Exception as error:  # onnxruntime raises its own types, all bare subclasses of Exception
-        reason = str(error).strip().splitlines()[-1]
-        raise ModelError(f"{model.path} cannot be opened by ONNX Runtime: {reason}") from error
+        raise ModelError(f"{model.path} cannot be opened by ONNX Runtime: {_reason(error)}") from error
+
+
+def _reason(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[-1] if lines else type(error).__name__
 
 
 def _check_graph(session: Any, model: ModelFile) -> None:

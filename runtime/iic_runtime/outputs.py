@@ -51,13 +51,22 @@ class Outputs:
         resolved = [file.resolve() for file in self.files]
         if len(set(resolved)) < len(resolved):
             raise UsageError("Two outputs have the same name; give each a name of its own.")
+        self.check_inputs(inputs)
+        for file in self.files:
+            _check_folder(file)
+        if not overwrite:
+            self.check_absent()
+
+    def check_inputs(self, inputs: Sequence[str]) -> None:
+        """Refuse to write over what is read.
+
+        Raises:
+            UsageError: an input as an output.
+        """
         sources = {Path(name).resolve() for name in inputs}
         for file in self.files:
             if file.resolve() in sources:
                 raise UsageError(f"{file} is an input of this run; give the output another name.")
-            _check_folder(file)
-        if not overwrite:
-            self.check_absent()
 
     def check_absent(self) -> None:
         """Refuse to replace what is there.

@@ -16,6 +16,7 @@ from iic_geotools.errors import UsageError
 from iic_geotools.grid import Grid, Part, Tile
 from iic_geotools.parts import PartFolder
 from iic_geotools.regions import Bounds
+from iic_geotools.vectors import check_polygons
 from iic_runtime.engines import Device
 from iic_runtime.finish import Placed, finish, made_before
 from iic_runtime.job import Job
@@ -137,8 +138,11 @@ def segment_raster(
         bounds=bounds,
         aoi=_path(aoi),
     )
+    outputs.check_inputs(target.info.files)
+    if outputs.polygons is not None:
+        check_polygons(outputs.polygons, target.map_grid, min_area)
     job = _job(target, segmenter, confidence is not None)
-    work = job.work(options=options, min_area=min_area)
+    work = job.work(options=options, min_area=min_area, **target.manifest())
     if keep and not overwrite and not folder.placing and made_before(outputs, work):
         return _summary(outputs, segmenter, target, Counter(), 0, begun, made_before=True)
     _announce(target, segmenter)
@@ -242,6 +246,10 @@ def _write_missing(
 
     progress(Progress("segment", done, total))
     write_parts(job, missing, folder, segmenter, on_tile)
+    if len(missing) == len(parts) and not counts[True]:
+        _LOG.warning(
+            "No pixel of %s that is to be mapped holds data: the map will be empty.", job.source.path
+        )
     return counts
 
 

@@ -1,5 +1,6 @@
 """Every way it can go wrong: one sentence, the right exit code, no output file."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -192,6 +193,73 @@ def test_existing_output(fails: Callable[..., str], tmp_path: Path) -> None:
 
 def test_output_equal_to_the_scene(fails: Callable[..., str], scene: Path) -> None:
     assert "is an input" in fails("--overwrite", out=scene, code=2)
+
+
+def test_output_equal_to_a_file_of_a_mosaic(
+    fails: Callable[..., str], make_scene: MakeScene, tmp_path: Path
+) -> None:
+    piece = make_scene(landscape(60, 70), "piece.tif")
+    rasterio.shutil.copy(piece, tmp_path / "mosaic.vrt", driver="VRT")
+    told = fails("--overwrite", scene=tmp_path / "mosaic.vrt", out=piece, code=2)
+    assert "piece.tif is an input" in told
+
+
+def test_polygons_that_cannot_be_are_refused_before_the_work(
+    fails: Callable[..., str], make_scene: MakeScene, tmp_path: Path
+) -> None:
+    nowhere = make_scene(landscape(60, 70), "nowhere.tif", crs=None, transform=None)
+    assert "write .gpkg" in fails("--polygons", tmp_path / "p.geojson", scene=nowhere, code=2)
+    large = ("--polygons", tmp_path / "p.gpkg", "--min-area", 5)
+    assert "no reference system" in fails(*large, scene=nowhere, code=2)
+    assert "0 or more" in fails("--polygons", tmp_path / "p.gpkg", "--min-area", "-1", code=2)
+
+
+def test_a_folder_of_somebody_else_is_left_alone(fails: Callable[..., str], tmp_path: Path) -> None:
+    folder = tmp_path / "map.tif.parts"
+    folder.mkdir()
+    (folder / "precious.txt").write_text("precious")
+    assert "not of an earlier run" in fails()
+
+
+def test_a_place_that_fills_up_at_the_last_step(
+    scene: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from iic_runtime import finish
+
+    def full(made: Path, final: Path) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(final))
+
+    monkeypatch.setattr(finish, "put_in_place", full)
+    result = CliRunner().invoke(app, [str(x) for x in (scene, tmp_path / "map.tif", "--model", model)])
+    assert result.exit_code == 1
+    assert "No space left" in result.stderr
+    assert "Error: Cannot write" in result.stderr
+
+
+def test_a_graph_that_fails_when_it_runs(make_scene: MakeScene, tmp_path: Path) -> None:
+    """A model of even sides only, given odd ones."""
+    import onnx
+
+    graph = onnx.load_from_string(make_model())
+    for node in graph.graph.node:
+        if node.op_type == "Slice":
+            node.op_type = "Expand"
+            del node.input[1:]
+            node.input.append("shape")
+    model = tmp_path / "fragile.onnx"
+    model.write_bytes(graph.SerializeToString())
+    scene = make_scene(landscape(61, 71), "odd.tif")
+    result = CliRunner().invoke(app, [str(x) for x in (scene, tmp_path / "map.tif", "--model", model)])
+    assert result.exit_code == 1, result.output
+    assert "Error: The model failed on 1 x 4 x 61 x 71 pixels" in result.stderr
+    assert not (tmp_path / "map.tif.parts").exists()
+
+
+def test_a_map_without_data_is_told_about(make_scene: MakeScene, model: Path, tmp_path: Path) -> None:
+    empty = make_scene(np.zeros((4, 60, 70), np.uint8), "empty.tif", nodata=0)
+    result = CliRunner().invoke(app, [str(x) for x in (empty, tmp_path / "map.tif", "--model", model)])
+    assert result.exit_code == 0, result.output
+    assert "the map will be empty" in result.stderr
 
 
 def test_one_name_for_two_outputs(fails: Callable[..., str], tmp_path: Path) -> None:

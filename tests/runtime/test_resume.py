@@ -250,3 +250,7 @@ def test_regridded_parts_of_another_area_are_not_taken(
     segment_raster(scene, tmp_path / "map.tif", model, bounds=second, **options)
     with rasterio.open(tmp_path / "map.tif") as made, rasterio.open(tmp_path / "whole.tif") as whole:
         assert np.array_equal(made.read(), whole.read())
+    kept = segment_raster(scene, tmp_path / "whole.tif", model, bounds=second, keep=True, **options)
+    assert kept.made_before
+    with pytest.raises(OSError, match="--overwrite"):
+        segment_raster(scene, tmp_path / "whole.tif", model, bounds=first, keep=True, **options)
