@@ -35,6 +35,13 @@ def test_a_line_leaves_a_gap_where_it_is_not_finite() -> None:
     assert line_chart("empty", [Series("a", [(0, math.nan)], "red")]) == ""
 
 
+def test_a_flat_line_of_shares_is_not_blown_up() -> None:
+    chart = drawn(line_chart("accuracy", [Series("a", [(0, 0.969), (1, 0.9692)], "red")], percent=True))
+    shown = [float(text.text[:-2]) for text in chart.iter(f"{SVG}text") if text.text.endswith(" %")]
+    assert 2 <= len(shown) <= 6
+    assert 95.5 < min(shown) < max(shown) < 98.5
+
+
 def test_shares_fill_the_frame() -> None:
     shares = np.array([[0.2, 0.8], [0.5, 0.5]])
     bands = drawn(share_chart("occupancy", [1, 2], shares, ["a", "b"])).findall(f".//{SVG}polygon")

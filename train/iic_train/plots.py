@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from iic_geotools.colours import MAX_CLASSES, distinct_colours
 
 WIDTH, HEIGHT = 520, 300
-_LEFT, _RIGHT, _TOP, _BOTTOM = 58, 14, 34, 40
+_LEFT, _RIGHT, _TOP, _BOTTOM = 58, 24, 34, 40
 Point = tuple[float, float]
 
 
@@ -55,7 +55,8 @@ def line_chart(
     if not finite:
         return ""
     x_low, x_high = _span([x for x, _ in finite])
-    frame = _Frame(x_low, x_high, *_span([y for _, y in finite]))
+    y_low, y_high = _span([y for _, y in finite], least=0.02 if percent else None)
+    frame = _Frame(x_low, x_high, y_low, y_high)
     parts = [frame.axes(x_label, x_ticks, percent=percent)]
     for line in series:
         for run in _finite_runs(line.points):
@@ -205,11 +206,13 @@ def ticks(low: float, high: float, about: int = 5) -> list[float]:
     return [round(number * step, 12) for number in range(first, last + 1)]
 
 
-def _span(values: Sequence[float]) -> tuple[float, float]:
+def _span(values: Sequence[float], least: float | None = None) -> tuple[float, float]:
+    """Lowest and highest value, drawn apart to `least` if they are closer, to 1 if they are the same."""
     low, high = min(values), max(values)
-    if high - low < 1e-9 * max(1.0, abs(high)):
-        return low - 0.5, high + 0.5
-    return low, high
+    if least is None:
+        least = 1.0 if high - low < 1e-9 * max(1.0, abs(high)) else 0.0
+    missing = max(0.0, least - (high - low))
+    return low - missing / 2, high + missing / 2
 
 
 def _finite_runs(points: Sequence[Point]) -> list[list[Point]]:
