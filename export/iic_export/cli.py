@@ -9,6 +9,7 @@ from iic_runtime.cli.shell import Quiet, Traceback, Verbose, shell
 
 if TYPE_CHECKING:
     from iic_export.naming import Naming
+    from iic_export.trtbuild import EngineOptions
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 main = app
@@ -19,7 +20,12 @@ def export(
     run: Annotated[
         Path | None, typer.Argument(help="Run folder, or its name under --runs; the newest by default.")
     ] = None,
-    out: Annotated[Path, typer.Option("--out", "-o", help="The model file.")] = Path("model.onnx"),
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", "-o", help="The model file; model.onnx or model.engine by default.", show_default=False
+        ),
+    ] = None,
     best_subhead: Annotated[
         bool, typer.Option("--best-subhead", help="The sub-head of the lowest IIC loss: the default.")
     ] = False,
@@ -38,6 +44,17 @@ def export(
     ] = None,
     probabilities: Annotated[
         bool, typer.Option("--probabilities", help="A third output: the probability of each class.")
+    ] = False,
+    format: Annotated[
+        Literal["onnx", "tensorrt"],
+        typer.Option(help="An ONNX file for every machine, or a TensorRT engine for this one's GPU."),
+    ] = "onnx",
+    tile: Annotated[int, typer.Option(help="TensorRT: the largest tile, which it is made fast for.")] = 1024,
+    batch: Annotated[int, typer.Option(help="TensorRT: the most tiles at once.")] = 4,
+    workspace: Annotated[str, typer.Option(help="TensorRT: memory of the GPU for building.")] = "2G",
+    portable: Annotated[
+        bool,
+        typer.Option("--portable", help="TensorRT: let later versions and other GPUs since Ampere run it."),
     ] = False,
     labels: Annotated[
         Path | None,
@@ -80,12 +97,14 @@ def export(
 
         made = function(
             run,
-            out,
+            out or Path("model.engine" if format == "tensorrt" else "model.onnx"),
             subhead=subhead,
             which=which,
             precision=precision,
             min_agreement=min_agreement,
             probabilities=probabilities,
+            format=format,
+            engine=_engine(tile, batch, workspace, portable) if format == "tensorrt" else None,
             naming=_naming(labels, label_field, label_class or [], scene),
             name=name,
             attribution=attribution,
@@ -96,6 +115,13 @@ def export(
         )
         if not quiet:
             typer.echo(made.sentence(), err=True)
+
+
+def _engine(tile: int, batch: int, workspace: str, portable: bool) -> "EngineOptions":
+    from iic_export.trtbuild import EngineOptions
+    from iic_runtime.outputs import parse_size
+
+    return EngineOptions(tile, batch, parse_size(workspace), portable)
 
 
 def _naming(

@@ -2,27 +2,33 @@
 
 import os
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import get_args
+from typing import Literal, get_args
 
 import onnx
+from torch import Tensor
 
 from iic_export.graph import with_outputs
 from iic_export.making import make_model
 from iic_export.memory import memory_per_pixel
 from iic_export.naming import Named, Naming, name_clusters
 from iic_export.packages import require, versions
-from iic_export.parity import Parity
-from iic_export.subject import Subject, find_run, take
+from iic_export.parity import Parity, label_agreement, trained
+from iic_export.subject import Subject, chips, find_run, take
+from iic_export.trtbuild import EngineOptions, probe, write_engine
 from iic_geotools.colours import MapClass, distinct_colours
 from iic_geotools.errors import ModelError, UsageError
 from iic_geotools.files import write_atomically
 from iic_runtime.card import MAX_CLASSES, Card, Origin, Precision
+from iic_runtime.enginefile import SUFFIX
+from iic_runtime.engines import Engine
 from iic_runtime.modelfile import put_card
 from iic_runtime.validate import validate_model
 from iic_train.runs import Which
 
+Format = Literal["onnx", "tensorrt"]
 PathLike = str | os.PathLike[str]
 
 
@@ -52,6 +58,8 @@ def export(
     precision: Precision = "fp32",
     min_agreement: float | None = None,
     probabilities: bool = False,
+    format: Format = "onnx",
+    engine: EngineOptions | None = None,
     naming: Naming | None = None,
     name: str | None = None,
     attribution: str = "",
@@ -67,12 +75,14 @@ def export(
 
     Args:
         run: A run folder, or its name under `runs`; by default the newest one.
-        out: The model file, .onnx.
+        out: The model file, .onnx, or .engine for TensorRT.
         subhead: Sub-head of head B; by default the one of the lowest IIC loss.
         which: Weights of the `best` or of the `last` epoch.
         precision: Of the graph's arithmetic: "fp32", "fp16" or "int8", which is calibrated on the run's pictures.
         min_agreement: Share of labels that must be the trained network's; by default 0.9999 in fp32, else 0.99.
         probabilities: Give the model a third output, the probability of each class.
+        format: "onnx", or "tensorrt" for an engine that runs on this machine's GPU, its card in a file beside it.
+        engine: What a TensorRT engine is built for.
         naming: Labels that turn clusters into named classes.
         name: What to call the model; by default as the run is called.
         attribution: Whose data the run was trained on; by default the names of its scenes or data set.
@@ -87,19 +97,44 @@ def export(
     require("onnxscript", "train")
     require("onnxruntime", "cpu")
     out = Path(out)
-    check_target(out, ".onnx", overwrite)
+    tensorrt = format == "tensorrt"
+    check_target(out, SUFFIX if tensorrt else ".onnx", overwrite)
     check_precision(precision, min_agreement)
+    if tensorrt:
+        probe()
     subject = take(find_run(run, runs), subhead, which)
+    if tensorrt and not subject.config.dense:
+        raise UsageError("TensorRT engines are built for segmentation; export this run as .onnx.")
     named = None if naming is None else name_clusters(subject, naming)
     card = draft_card(subject, name or subject.run.id, attribution, licence, named)
-    made = make_model(subject, precision, None if named is None else named.merge, min_agreement)
+    merge = None if named is None else named.merge
+    made = make_model(subject, precision, merge, min_agreement, symmetric=tensorrt)
     outputs = ["labels", "confidence"]
-    if probabilities or not subject.config.dense:
+    if (probabilities or not subject.config.dense) and not tensorrt:
         outputs.append("probabilities")
+    model = with_outputs(made.model, outputs)
     card = replace(card, gsd_range=gsd_range, precision=precision, parity=made.figures())
-    content, card = settle(with_outputs(made.model, outputs), card)
+    content, card = settle(model, card)
+    if tensorrt:
+        proof = _engine_proof(subject, merge, card, min_agreement)
+        card = write_engine(model, card, out, engine or EngineOptions(), proof)
+        return Exported(out, card, made.parity)
     write_atomically(out, content)
     return Exported(out, card, made.parity)
+
+
+def _engine_proof(
+    subject: Subject, merge: Tensor | None, card: Card, min_agreement: float | None
+) -> Callable[[Engine], Card]:
+    """What compares an engine on its GPU with the trained network."""
+
+    def prove(engine: Engine) -> Card:
+        pictures, own_data = chips(subject)
+        agreement = label_agreement(trained(subject.network, subject.config.pairs, merge), engine, pictures)
+        Parity(0.0, agreement, len(pictures), own_data).check(card.precision, min_agreement)
+        return replace(card, parity={**card.parity, "engine_label_agreement": agreement})
+
+    return prove
 
 
 def check_target(out: Path, suffix: str, overwrite: bool) -> None:

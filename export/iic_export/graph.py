@@ -97,8 +97,23 @@ def _tidied(model: onnx.ModelProto, free: Sequence[str]) -> onnx.ModelProto:
     for output in graph.output[:2]:
         if output.type.tensor_type.elem_type != TensorProto.UINT8:
             raise ModelError(f"The traced graph's {output.name} are not uint8; install a newer torch.")
+    _measure_floats(graph)
     onnx.checker.check_model(model, full_check=True)
     return model
+
+
+def _measure_floats(graph: onnx.GraphProto) -> None:
+    """Take sizes from the pixels as floats, not from the raw ones: TensorRT does nothing with uint8 but cast it."""
+    casts = [node for node in graph.node if node.op_type == "Cast" and node.input[0] == "image"]
+    if not casts:
+        return
+    rest = [node for node in graph.node if node not in casts]
+    for node in rest:
+        if node.op_type == "Shape" and node.input[0] == "image":
+            node.input[0] = casts[0].output[0]
+    nodes = [onnx.NodeProto.FromString(node.SerializeToString()) for node in (*casts, *rest)]
+    del graph.node[:]
+    graph.node.extend(nodes)
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from iic_geotools.errors import ModelError
 from iic_runtime.card import Precision
+from iic_runtime.engines import Engine
 from iic_train.networks import Network
 from iic_train.pairs import ImagePairs
 
@@ -82,6 +83,12 @@ def compare(expected: Predict, found: Predict, pictures: Sequence[NDArray[Any]],
         equal += int(same.sum())
         labels += same.size
     return Parity(difference, equal / labels, labels, own_data)
+
+
+def label_agreement(expected: Predict, engine: Engine, pictures: Sequence[NDArray[Any]]) -> float:
+    """Share of an engine's labels that are the most probable ones of `expected`."""
+    same = [expected(picture).argmax(0) == engine.run(picture[None], False)[0][0] for picture in pictures]
+    return float(np.mean(np.concatenate([each.ravel() for each in same])))
 
 
 def trained(network: Network, pairs: object, merge: torch.Tensor | None = None) -> Predict:

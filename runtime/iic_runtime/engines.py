@@ -2,6 +2,7 @@
 
 import logging
 import os
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
@@ -29,6 +30,17 @@ _TYPES = {
 _FATAL_ONLY = 4
 
 
+@dataclass(frozen=True)
+class Largest:
+    """How many tiles of which side, halo included, are run at once at most."""
+
+    batch: int = 4
+    side: int = 1100
+
+
+USUAL = Largest()
+
+
 class Engine(Protocol):
     """Runs batches of one model; safe to call from several threads."""
 
@@ -49,8 +61,16 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def open_engine(model: ModelFile, device: Device = "auto", threads: int | None = None) -> Engine:
+def open_engine(
+    model: ModelFile, device: Device = "auto", threads: int | None = None, largest: Largest = USUAL
+) -> Engine:
     """Open the model on a device; "auto" takes the best that is there and says so.
+
+    Args:
+        model: A model file.
+        device: "auto", "cpu", "cuda" or "tensorrt".
+        threads: Of the engine; by default all cores.
+        largest: The most that will be run at once: what ONNX Runtime has TensorRT build an engine for.
 
     Raises:
         MissingPackageError: no engine is installed.
@@ -61,9 +81,17 @@ def open_engine(model: ModelFile, device: Device = "auto", threads: int | None =
         raise UsageError(f"--device must be one of {', '.join(get_args(Device))}, not {device}.")
     if threads is not None and threads < 1:
         raise UsageError(f"--threads must be at least 1, not {threads}.")
+    if model.engine is not None:
+        if device not in ("auto", "tensorrt"):
+            raise UsageError(
+                f"{model.path} is a TensorRT engine: use --device tensorrt, or the .onnx file for {device}."
+            )
+        from iic_runtime.tensorrt_engine import TensorRTEngine
+
+        return TensorRTEngine(model)
     available = _onnxruntime().get_available_providers()
     if device != "auto":
-        return OnnxEngine(model, device, threads)
+        return OnnxEngine(model, device, threads, largest)
     if _PROVIDERS["cuda"] in available:
         try:
             return OnnxEngine(model, "cuda", threads)
@@ -75,7 +103,9 @@ def open_engine(model: ModelFile, device: Device = "auto", threads: int | None =
 class OnnxEngine:
     """ONNX Runtime on one execution provider, never silently on another."""
 
-    def __init__(self, model: ModelFile, device: str, threads: int | None = None) -> None:
+    def __init__(
+        self, model: ModelFile, device: str, threads: int | None = None, largest: Largest = USUAL
+    ) -> None:
         runtime = _onnxruntime()
         wanted = _PROVIDERS[device]
         if wanted not in runtime.get_available_providers():
@@ -84,7 +114,7 @@ class OnnxEngine:
                 "uninstall it and install 'iic-edge[gpu]', or use --device cpu."
             )
         self.device = device
-        self._session = _open_session(runtime, model, wanted, threads)
+        self._session = _open_session(runtime, model, _providers(model, device, largest), threads)
         self.provider = str(self._session.get_providers()[0])
         if self.provider != wanted:
             raise DeviceError(
@@ -119,7 +149,17 @@ def _onnxruntime() -> Any:
     return onnxruntime
 
 
-def _open_session(runtime: Any, model: ModelFile, provider: str, threads: int | None) -> Any:
+def _providers(model: ModelFile, device: str, largest: Largest) -> list[Any]:
+    """The provider asked for, and those that take what it cannot do."""
+    if device != "tensorrt":
+        return list(dict.fromkeys([_PROVIDERS[device], _PROVIDERS["cpu"]]))
+    from iic_runtime.trtcache import provider_options
+
+    options = provider_options(model.card, model.digest, largest.batch, largest.side)
+    return [(_PROVIDERS["tensorrt"], options), _PROVIDERS["cuda"], _PROVIDERS["cpu"]]
+
+
+def _open_session(runtime: Any, model: ModelFile, providers: list[Any], threads: int | None) -> Any:
     options = runtime.SessionOptions()
     options.intra_op_num_threads = threads or cores()
     options.inter_op_num_threads = 1
@@ -129,7 +169,6 @@ def _open_session(runtime: Any, model: ModelFile, provider: str, threads: int | 
     # Threads that spin while they wait take the cores from the threads that read and write.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.log_severity_level = _FATAL_ONLY
-    providers = list(dict.fromkeys([provider, _PROVIDERS["cpu"]]))
     try:
         return runtime.InferenceSession(model.content, options, providers=providers)
     except Exception as error:  # onnxruntime raises its own types, all bare subclasses of Exception

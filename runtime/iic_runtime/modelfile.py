@@ -9,6 +9,7 @@ from pathlib import Path
 from iic_geotools.errors import ModelError, UsageError
 from iic_geotools.files import write_atomically
 from iic_runtime.card import CARD_KEY, Card
+from iic_runtime.enginefile import EngineFacts, is_engine, read_side, write_side
 from iic_runtime.onnxfile import read_metadata, with_metadata
 
 MODEL_VARIABLE = "IIC_MODEL"
@@ -16,11 +17,12 @@ MODEL_VARIABLE = "IIC_MODEL"
 
 @dataclass(frozen=True)
 class ModelFile:
-    """A model file that was read and whose card was understood."""
+    """A model file that was read and whose card was understood; `engine` is there if it is a TensorRT engine."""
 
     path: Path
     content: bytes
     card: Card
+    engine: EngineFacts | None = None
 
     @cached_property
     def digest(self) -> str:
@@ -40,6 +42,8 @@ class ModelFile:
         except OSError as error:
             raise ModelError(f"Cannot read the model {path} ({error.strerror}); check the path.") from error
         try:
+            if is_engine(path):
+                return cls(path, content, *read_side(path, content))
             metadata = read_metadata(content)
             if CARD_KEY not in metadata:
                 raise ModelError("it has no card; export it with iic-export")
@@ -67,4 +71,8 @@ def put_card(model: bytes, card: Card) -> bytes:
 def write_card(path: str | os.PathLike[str], card: Card) -> None:
     """Replace the card of a model file, graph and weights untouched."""
     path = Path(path)
-    write_atomically(path, put_card(ModelFile.read(path).content, card))
+    model = ModelFile.read(path)
+    if model.engine is not None:
+        write_side(path, card, model.engine)
+    else:
+        write_atomically(path, put_card(model.content, card))

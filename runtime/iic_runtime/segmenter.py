@@ -13,7 +13,7 @@ from iic_geotools.errors import ModelError
 from iic_geotools.grid import Grid, Rect, Tile
 from iic_geotools.scene import Pixels, fill_holes, valid_pixels
 from iic_runtime.card import Card
-from iic_runtime.engines import Device, Labels, open_engine
+from iic_runtime.engines import Device, Labels, Largest, open_engine
 from iic_runtime.modelfile import ModelFile, find_model
 from iic_runtime.sizing import Sizing, choose_sizing
 
@@ -58,8 +58,16 @@ class Segmenter:
         self.model = find_model(model)
         if self.card.task != "segmentation":
             raise ModelError(f"{self.model.path} labels whole images, not pixels; give a segmentation model.")
-        self.engine = open_engine(self.model, device, threads)
-        self.sizing: Sizing = choose_sizing(self.card, self.engine.device, tile, batch, max_memory)
+        if self.model.engine is not None:
+            tile, batch = self.model.engine.fit(tile, batch)
+        self.sizing: Sizing
+        if device == "tensorrt":  # builds engines for a size, so that comes first
+            self.sizing = choose_sizing(self.card, device, tile, batch, max_memory)
+            side = Grid(1 << 30, 1 << 30, self.sizing.tile, self.card.halo, self.card.stride).read_side
+            self.engine = open_engine(self.model, device, threads, Largest(self.sizing.batch, side))
+        else:
+            self.engine = open_engine(self.model, device, threads)
+            self.sizing = choose_sizing(self.card, self.engine.device, tile, batch, max_memory)
 
     @property
     def card(self) -> Card:

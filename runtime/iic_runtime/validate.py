@@ -31,7 +31,7 @@ def validate_model(model: str | os.PathLike[str], device: Device = "cpu", seed: 
     """
     file = ModelFile.read(model)
     card = file.card
-    engine = open_engine(file, device)
+    engine = open_engine(file, device if file.engine is None else "tensorrt")
     if card.task != "segmentation":
         return [Check("the graph takes and gives what the card says", True)]
 
