@@ -22,7 +22,7 @@ from torch.autograd.function import FunctionCtx, once_differentiable
 from torch.nn.grad import conv2d_weight
 
 SPECTRUM_BYTES = 48 * 2**20
-"""Spectra of one chunk may take this much when the caller leaves `chunk` open."""
+"""About what the spectra of one chunk may take when the caller leaves `chunk` open."""
 
 
 def joint_counts(a: Tensor, b: Tensor, radius: int, chunk: int | None = None) -> Tensor:
@@ -106,7 +106,8 @@ class _Plan:
         self.padded = fast_size(self.height + radius), fast_size(self.width + radius)
         self.columns = self.padded[1] // 2 + 1
         plane = self.padded[0] * self.columns * self.complex.itemsize
-        self.chunk = chunk or max(1, SPECTRUM_BYTES // (plane * (a.shape[1] + b.shape[1])))
+        # Fewer than four images do not pay for the transforms that every chunk makes of the counts.
+        self.chunk = chunk or max(4, SPECTRUM_BYTES // (plane * (a.shape[1] + b.shape[1])))
         row = self.columns * a.shape[1] * b.shape[1] * self.complex.itemsize
         self.block = max(1, SPECTRUM_BYTES // (2 * row))
 

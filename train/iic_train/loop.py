@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from iic_geotools.errors import DataError, TrainingError, UsageError
 from iic_train.config import TrainConfig
@@ -145,6 +145,8 @@ class Trainer:
         selection = self._select()
         sub_head = selection.best()
         loss = selection.losses()[sub_head]
+        if not math.isfinite(loss):
+            raise self._not_finite(f"after epoch {epoch}")
         choice = Choice(epoch, sub_head, loss)
         row: dict[str, Any] = {
             "epoch": epoch,
@@ -177,7 +179,10 @@ class Trainer:
                 (mean for mean in (means[head].add(terms) for head, terms in found.items())), torch.zeros(())
             )
             if step % CHECK_EVERY == 0 or step == steps - 1:
-                self._check(loss, epoch, heads, step)
+                if not torch.isfinite(loss):
+                    raise self._not_finite(
+                        f"in epoch {epoch}, step {step}, training head {' and '.join(heads.upper())}"
+                    )
                 self.progress.step(epoch, config, index, heads, step, steps, means, self.images)
             self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
             sum_gradients(self.network)
@@ -254,14 +259,12 @@ class Trainer:
         for group in self.optimiser.param_groups:
             group["lr"] = self.config.lr * fall
 
-    def _check(self, loss: Tensor, epoch: int, heads: str, step: int) -> None:
-        if torch.isfinite(loss):
-            return
-        keep = f"epoch {self.epoch} is kept in {self.run.path}" if self.epoch else "nothing was kept"
+    def _not_finite(self, when: str) -> TrainingError:
+        kept = f"epoch {self.epoch} is kept in {self.run.path}" if self.epoch else "nothing was kept"
         advice = "--amp off, or " if self.config.amp != "off" and self.device.type == "cuda" else ""
-        raise TrainingError(
-            f"The loss is not finite in epoch {epoch}, step {step}, training head {' and '.join(heads.upper())} "
-            f"({keep}): try {advice}a learning rate below {self.config.lr:g}, and look for pixels that are not numbers."
+        return TrainingError(
+            f"The loss is not finite {when} ({kept}): try {advice}a learning rate below {self.config.lr:g}, "
+            "and look for pixels that are not numbers."
         )
 
     def _save(self, choice: Choice, row: dict[str, Any]) -> None:
