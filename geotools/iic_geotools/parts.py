@@ -11,6 +11,7 @@ import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 from warnings import catch_warnings, simplefilter
@@ -32,11 +33,38 @@ BLOCK = 512
 
 
 class PartFolder:
-    """A folder of parts; one layer for each file that is made of them ("labels", "confidence")."""
+    """A folder of parts; one layer for each file that is made of them ("labels", "confidence").
 
-    def __init__(self, path: Path, layers: Sequence[str]) -> None:
+    Args:
+        path: the folder.
+        layers: their names.
+        ticket: write only while the folder has this ticket; for processes that do not hold the folder themselves.
+    """
+
+    def __init__(self, path: Path, layers: Sequence[str], ticket: str | None = None) -> None:
         self.path = path
         self.layers = tuple(layers)
+        self._ticket = ticket
+
+    def ticket(self) -> str:
+        """A hash of what the parts in the folder are for."""
+        return sha256((self.path / MANIFEST).read_bytes()).hexdigest()
+
+    def check_ticket(self) -> None:
+        """Be sure that the folder is there and for the work it was given out for.
+
+        Raises:
+            OutputError: it is not.
+        """
+        try:
+            changed = self._ticket not in (None, self.ticket())
+        except OSError as error:
+            raise OutputError(
+                f"The folder {self.path} cannot be read ({error.strerror}); scene and map must be on a disk that all "
+                "workers share, or the run has ended."
+            ) from error
+        if changed:
+            raise OutputError(f"The folder {self.path} is for other work by now; this part is not written.")
 
     def file(self, layer: str, index: int) -> Path:
         """Where a part is, or will be."""
@@ -48,6 +76,8 @@ class PartFolder:
 
     def write(self, index: int, content: Mapping[str, NDArray[np.uint8]] | None) -> None:
         """Write a part, all its layers; None where it holds no data."""
+        if self._ticket is not None:
+            self.check_ticket()
         for layer in self.layers:
             data = b"" if content is None else encode(content[layer])
             try:
@@ -137,10 +167,11 @@ class PartFolder:
 
 
 def _remove(entry: Path) -> None:
+    # A worker that was told to stop too late may be writing here still: what it renames is gone by itself.
     if entry.is_dir():
         shutil.rmtree(entry)
     else:
-        entry.unlink()
+        entry.unlink(missing_ok=True)
 
 
 def encode(values: NDArray[np.uint8]) -> bytes:

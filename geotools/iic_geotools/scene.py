@@ -72,7 +72,7 @@ class SceneSource:
         valid = valid_pixels(values, self.nodata, mask)
         if self.rescale is not None:
             values = self.rescale.apply(values, self.dtype)
-        with np.errstate(over="ignore"):  # of nodata values beyond what the model's type holds
+        with np.errstate(over="ignore", invalid="ignore"):  # of holes that the model's type cannot hold
             values = np.ascontiguousarray(values, dtype=self.dtype)
         if valid is not None:
             fill_holes(values, valid, self.fill)

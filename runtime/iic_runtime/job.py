@@ -58,10 +58,11 @@ class Job:
             "confidence": self.confidence,
         }
 
-    def work(self, **more: Any) -> str:
+    def work(self, *more: Any) -> str:
         """A hash of what decides the map, however it was tiled, and of `more` that shapes the files made of it."""
         deciding = self.manifest()
-        del deciding["confidence"], deciding["grid"]["tile"]
+        # The files are named whole: how the scene's own name was spelled does not matter.
+        del deciding["confidence"], deciding["grid"]["tile"], deciding["source"]["path"]
         return sha256(json.dumps([deciding, more], sort_keys=True).encode()).hexdigest()
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from iic_geotools.errors import IICError, OutputError, UsageError
 from iic_geotools.mosaic import check_mosaic, write_mosaic
+from iic_runtime.cluster import Cluster, connected
 from iic_runtime.engines import Device
 from iic_runtime.outputs import MAP_SUFFIXES
 from iic_runtime.progress import OnProgress, Progress, silent
@@ -46,6 +47,8 @@ def segment_rasters(
     polygons: PathLike | None = None,
     stats: PathLike | None = None,
     preview: PathLike | None = None,
+    workers: int | None = None,
+    scheduler: str | Cluster | None = None,
     progress: OnProgress = silent,
     on_outcome: Callable[[Outcome], None] = lambda outcome: None,
     **options: Any,
@@ -71,6 +74,8 @@ def segment_rasters(
         polygons: with `{name}` in it.
         stats: with `{name}` in it.
         preview: with `{name}` in it.
+        workers: as in `segment_raster`; one cluster for all scenes.
+        scheduler: as in `segment_raster`.
         progress: told how far each scene is, and with the stage "scenes" how many are done.
         on_outcome: told what became of a scene as soon as that is known.
         options: the others of `segment_raster`, for every scene alike.
@@ -94,18 +99,18 @@ def segment_rasters(
     if mosaic is not None:
         check_mosaic(Path(mosaic), overwrite)
     outcomes: list[Outcome] = []
-    for scene, files in zip(listed, named, strict=True):
-        progress(Progress("scenes", len(outcomes), len(listed)))
-        out = folder / f"{scene.name}.tif"
-        try:
-            settings = options | files | {"overwrite": overwrite, "resume": resume, "keep": resume}
-            outcome = Outcome(
-                scene.path, out, segment_raster(scene.path, out, model, **settings, progress=progress)
-            )
-        except IICError as error:
-            outcome = Outcome(scene.path, out, error=error)
-        outcomes.append(outcome)
-        on_outcome(outcome)
+    with connected(workers, scheduler, threads) as cluster:
+        shared = options | {"overwrite": overwrite, "resume": resume, "keep": resume, "scheduler": cluster}
+        for scene, files in zip(listed, named, strict=True):
+            progress(Progress("scenes", len(outcomes), len(listed)))
+            out = folder / f"{scene.name}.tif"
+            try:
+                summary = segment_raster(scene.path, out, model, **shared, **files, progress=progress)
+                outcome = Outcome(scene.path, out, summary)
+            except IICError as error:
+                outcome = Outcome(scene.path, out, error=error)
+            outcomes.append(outcome)
+            on_outcome(outcome)
     progress(Progress("scenes", len(outcomes), len(listed)))
     made = [outcome.map for outcome in outcomes if outcome.error is None]
     if mosaic is not None and made:
@@ -113,9 +118,9 @@ def segment_rasters(
     return outcomes
 
 
-def _outputs(scene: ListedScene, templates: dict[str, PathLike | None]) -> dict[str, str]:
+def _outputs(scene: ListedScene, templates: dict[str, PathLike | None]) -> dict[str, Any]:
     """The other files that are made of a scene."""
-    files = {}
+    files: dict[str, Any] = {}
     for option, template in templates.items():
         if template is None:
             continue

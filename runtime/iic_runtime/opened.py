@@ -1,6 +1,7 @@
 """Models that stay open in a process: a task that comes again finds its model ready."""
 
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 from threading import Lock
 from typing import cast
@@ -37,14 +38,14 @@ def keep_open(segmenter: Segmenter, opening: Opening) -> None:
         _keep((segmenter.model.digest, opening), segmenter)
 
 
-def opened(model: ModelFile, opening: Opening) -> Segmenter:
-    """The model, opened by the first who asks in this process; the last few stay open."""
-    key = (model.digest, opening)
+def opened(digest: str, opening: Opening, read: Callable[[], ModelFile]) -> Segmenter:
+    """The model of that digest, read and opened by the first who asks in this process; the last few stay open."""
+    key = (digest, opening)
     with _lock:
         segmenter = _open.get(key)
         if segmenter is None:
             segmenter = Segmenter(
-                model,
+                read(),
                 device=cast(Device, opening.device),
                 threads=opening.threads,
                 tile=opening.tile,

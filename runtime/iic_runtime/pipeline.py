@@ -22,6 +22,7 @@ from iic_runtime.segmenter import Segmentation, Segmenter, alike
 T = TypeVar("T")
 R = TypeVar("R")
 OnTile = Callable[[Tile, bool], None]
+WriteParts = Callable[[Job, Sequence[Part], PartFolder, Segmenter, OnTile], None]
 Content = dict[str, Labels]
 
 GPU_READERS = 4

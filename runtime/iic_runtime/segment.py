@@ -17,11 +17,12 @@ from iic_geotools.grid import Grid, Part, Tile
 from iic_geotools.parts import PartFolder
 from iic_geotools.regions import Bounds
 from iic_geotools.vectors import check_polygons
+from iic_runtime.cluster import Cluster, connected
 from iic_runtime.engines import Device
 from iic_runtime.finish import Placed, finish, made_before
 from iic_runtime.job import Job
 from iic_runtime.outputs import Outputs
-from iic_runtime.pipeline import layers, write_parts
+from iic_runtime.pipeline import WriteParts, layers, write_parts
 from iic_runtime.planning import Target, plan_target
 from iic_runtime.progress import OnProgress, Progress, silent
 from iic_runtime.regrid import regrid_parts
@@ -78,6 +79,8 @@ def segment_raster(
     min_area: float = 0.0,
     stats: PathLike | None = None,
     preview: PathLike | None = None,
+    workers: int | None = None,
+    scheduler: str | Cluster | None = None,
     progress: OnProgress = silent,
 ) -> Summary:
     """Map a scene of any size: read it in tiles, label them, write one Cloud-Optimised GeoTIFF.
@@ -110,6 +113,9 @@ def segment_raster(
         min_area: leave out polygons smaller than this many square metres.
         stats: also write the area of each class, .json or .csv.
         preview: also write a picture of scene and map, .png.
+        workers: label with so many processes, started here, each on its share of the cores; `max_memory` is for each.
+        scheduler: address of a Dask scheduler whose workers label, with scene and map on a disk that they share; or a
+            Cluster that is connected already.
         progress: told how far the work is.
 
     Raises:
@@ -142,18 +148,20 @@ def segment_raster(
     if outputs.polygons is not None:
         check_polygons(outputs.polygons, target.map_grid, min_area)
     job = _job(target, segmenter, confidence is not None)
-    work = job.work(options=options, min_area=min_area, **target.manifest())
+    work = job.work(target.manifest(), dict(options), min_area)
     if keep and not overwrite and not folder.placing and made_before(outputs, work):
         return _summary(outputs, segmenter, target, Counter(), 0, begun, made_before=True)
     _announce(target, segmenter)
     with (
+        connected(workers, scheduler, threads) as cluster,
         rasterio.Env(GDAL_CACHEMAX=_cache_size(job, target)),
         folder.claimed(job.manifest() | target.manifest(), resume) as reused,
     ):
         if not (overwrite or folder.placing):
             outputs.check_absent()
         parts = job.parts()
-        counts = _write_missing(job, parts, folder, segmenter, progress)
+        write = write_parts if cluster is None else cluster.write_parts
+        counts = _write_missing(job, parts, folder, segmenter, write, progress)
         placed = _map_parts(job, parts, target, folder, progress)
         progress(Progress("write", 0, 1))
         finish(outputs, target, folder, placed, segmenter, options, min_area, work)
@@ -228,7 +236,12 @@ def _cache_size(job: Job, target: Target) -> int:
 
 
 def _write_missing(
-    job: Job, parts: Sequence[Part], folder: PartFolder, segmenter: Segmenter, progress: OnProgress
+    job: Job,
+    parts: Sequence[Part],
+    folder: PartFolder,
+    segmenter: Segmenter,
+    write: WriteParts,
+    progress: OnProgress,
 ) -> Counter[bool]:
     """Make the parts that are not there yet; count the tiles that were run and those without data."""
     missing = [part for part in parts if not folder.done(part.index)]
@@ -245,7 +258,8 @@ def _write_missing(
         progress(Progress("segment", done, total))
 
     progress(Progress("segment", done, total))
-    write_parts(job, missing, folder, segmenter, on_tile)
+    if missing:
+        write(job, missing, folder, segmenter, on_tile)
     if len(missing) == len(parts) and not counts[True]:
         _LOG.warning(
             "No pixel of %s that is to be mapped holds data: the map will be empty.", job.source.path

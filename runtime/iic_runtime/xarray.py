@@ -104,7 +104,8 @@ class _Labelling:
         chosen = np.array(values[[band - 1 for band in self.source.bidx]])
         pixels = self.source.pixels(chosen)
         with _running:
-            result = opened(model, self.opening)(pixels.values, pixels.valid)
+            segmenter = opened(model.digest, self.opening, lambda: model)
+            result = segmenter(pixels.values, pixels.valid)
         layers = (result.labels, confidence_layer(result)) if self.confidence else (result.labels,)
         return np.stack([layer[core] for layer in layers])
 

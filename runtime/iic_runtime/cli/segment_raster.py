@@ -1,5 +1,6 @@
 """`iic-segment-raster SCENE OUT` and `iic-segment-raster SCENES... FOLDER`."""
 
+import os
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -73,6 +74,12 @@ def segment_raster(
         Path | None, typer.Option(help="Also write the area of each class: .json or .csv.")
     ] = None,
     preview: Annotated[Path | None, typer.Option(help="Also write a picture of scene and map: .png.")] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="Label with so many processes, each on its share of the cores.")
+    ] = None,
+    scheduler: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="Label with the workers of this Dask scheduler.")
+    ] = None,
     mosaic: Annotated[
         Path | None, typer.Option(help="Of several scenes: also write a virtual mosaic of the maps: .vrt.")
     ] = None,
@@ -92,6 +99,8 @@ def segment_raster(
     name of each scene.
     """
     with shell(verbose, quiet, traceback):
+        # Dask tells of each connection it makes; it looks here when it is imported.
+        os.environ.setdefault("DASK_LOGGING__DISTRIBUTED", "warning")
         from iic_geotools.regions import parse_bounds
         from iic_runtime.outputs import parse_creation_options, parse_size
 
@@ -115,6 +124,8 @@ def segment_raster(
             "min_area": min_area,
             "stats": stats,
             "preview": preview,
+            "workers": workers,
+            "scheduler": scheduler,
         }
         for_several = {"mosaic": mosaic, "asset": asset}
         _map(scenes, out, model, options, for_several, quiet, progress_json)
