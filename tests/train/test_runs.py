@@ -43,6 +43,7 @@ def test_weights_travel_with_their_config_and_choice(tmp_path):
     run = create_run(DENSE, {}, tmp_path)
     network = Network(DENSE.network).eval()
     run.save_weights(network, "best", Choice(4, 1, -0.75))
+    assert (run.path / "best.safetensors").stat().st_mode == (run.path / "config.json").stat().st_mode
     moved = tmp_path / "elsewhere.safetensors"
     moved.write_bytes((run.path / "best.safetensors").read_bytes())
     for found, choice in (load_weights(moved), (run.network(), run.choice())):

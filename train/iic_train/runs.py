@@ -30,7 +30,7 @@ from typing import Any, Literal
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 
 from iic_geotools.errors import TrainingError, UsageError
 from iic_geotools.files import replacing, write_atomically
@@ -103,8 +103,7 @@ class Run:
             "loss": repr(choice.loss),
         }
         state = {name: value.detach().cpu().contiguous() for name, value in network.state_dict().items()}
-        with replacing(self.path / f"{which}.safetensors") as temporary:
-            save_file(state, temporary, metadata)
+        write_atomically(self.path / f"{which}.safetensors", save(state, metadata))
 
     def save_state(self, state: Mapping[str, Any]) -> None:
         """Write what resuming needs: tensors and plain values only."""
