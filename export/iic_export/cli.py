@@ -76,6 +76,9 @@ def export(
     gsd_range: Annotated[
         str | None, typer.Option(help="MIN,MAX metres a pixel that the model is meant for.")
     ] = None,
+    stac: Annotated[
+        Path | None, typer.Option(help="Also write the card as a STAC item (MLM), .json.")
+    ] = None,
     runs: Annotated[Path, typer.Option(help="Folder of the run folders.")] = Path("runs"),
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace files that exist.")] = False,
     verbose: Verbose = False,
@@ -110,6 +113,7 @@ def export(
             attribution=attribution,
             licence=licence,
             gsd_range=_pair(gsd_range),
+            stac=stac,
             runs=runs,
             overwrite=overwrite,
         )

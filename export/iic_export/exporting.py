@@ -16,6 +16,7 @@ from iic_export.memory import memory_per_pixel
 from iic_export.naming import Named, Naming, name_clusters
 from iic_export.packages import require, versions
 from iic_export.parity import Parity, label_agreement, trained
+from iic_export.stac import check_stac, write_stac
 from iic_export.subject import Subject, chips, find_run, take
 from iic_export.trtbuild import EngineOptions, probe, write_engine
 from iic_geotools.colours import MapClass, distinct_colours
@@ -65,6 +66,7 @@ def export(
     attribution: str = "",
     licence: str = "",
     gsd_range: tuple[float, float] | None = None,
+    stac: PathLike | None = None,
     runs: PathLike = "runs",
     overwrite: bool = False,
 ) -> Exported:
@@ -88,6 +90,7 @@ def export(
         attribution: Whose data the run was trained on; by default the names of its scenes or data set.
         licence: Licence of that data.
         gsd_range: Smallest and largest ground sample distance in metres that the model is meant for.
+        stac: Also write the card as a STAC item, .json.
         runs: Folder of the run folders.
         overwrite: Replace a model file that exists.
 
@@ -100,6 +103,9 @@ def export(
     tensorrt = format == "tensorrt"
     check_target(out, SUFFIX if tensorrt else ".onnx", overwrite)
     check_precision(precision, min_agreement)
+    if stac is not None:
+        check_target(Path(stac), ".json", overwrite)
+        check_stac()
     if tensorrt:
         probe()
     subject = take(find_run(run, runs), subhead, which)
@@ -118,8 +124,10 @@ def export(
     if tensorrt:
         proof = _engine_proof(subject, merge, card, min_agreement)
         card = write_engine(model, card, out, engine or EngineOptions(), proof)
-        return Exported(out, card, made.parity)
-    write_atomically(out, content)
+    else:
+        write_atomically(out, content)
+    if stac is not None:
+        write_stac(Path(stac), out, card, subject)
     return Exported(out, card, made.parity)
 
 
@@ -140,7 +148,7 @@ def _engine_proof(
 def check_target(out: Path, suffix: str, overwrite: bool) -> None:
     """Refuse before any work what could not be written after it."""
     if out.suffix.lower() != suffix:
-        raise UsageError(f"The model file must end in {suffix}, not in {out.suffix or out.name!r}.")
+        raise UsageError(f"{out} must end in {suffix}.")
     if not out.parent.is_dir():
         raise UsageError(f"There is no folder {out.parent} to write {out.name} to; make it first.")
     if out.exists() and not overwrite:

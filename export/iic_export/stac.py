@@ -1,0 +1,215 @@
+"""The card as a STAC item with the machine-learning model extension."""
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from iic_export.packages import require
+from iic_export.subject import Subject
+from iic_geotools.colours import MapClass
+from iic_geotools.errors import IICError, OutputError
+from iic_geotools.files import write_atomically
+from iic_geotools.scene import describe
+from iic_runtime.card import Card
+
+MEDIA_TYPES = {
+    ".onnx": "application/octet-stream; application=onnx",
+    ".engine": "application/octet-stream; application=tensorrt",
+}
+CLASSIFICATION = "https://stac-extensions.github.io/classification/v2.0.0/schema.json"
+
+
+def check_stac() -> None:
+    """Refuse to go on without what writes and validates items.
+
+    Raises:
+        MissingPackageError: pystac is not installed.
+    """
+    require("pystac", "stac")
+    require("pystac.extensions.mlm", "stac")
+    require("jsonschema", "stac")
+
+
+def write_stac(path: Path, model: Path, card: Card, subject: Subject) -> None:
+    """Write a STAC item that describes a model file.
+
+    Args:
+        path: The item, .json.
+        model: The model file, which the item points to relative to itself.
+        card: Its card.
+        subject: What was exported.
+
+    Raises:
+        OutputError: The item would not be valid.
+    """
+    item = make_item(path, model, card, subject)
+    problem = invalid(item)
+    if problem:
+        raise OutputError(f"The STAC item {path} would not be valid ({problem}); nothing was written to it.")
+    write_atomically(path, json.dumps(item, indent=1, ensure_ascii=False).encode())
+
+
+def make_item(path: Path, model: Path, card: Card, subject: Subject) -> dict[str, Any]:
+    """The item as JSON."""
+    import pystac
+    from pystac.extensions.mlm import AssetGeneralMLMExtension, Hyperparameters, MLMExtension
+
+    bounds = _bounds(subject)
+    item = pystac.Item(
+        id=re.sub(r"[^\w.-]+", "-", card.name),
+        geometry=None if bounds is None else _polygon(bounds),
+        bbox=None if bounds is None else list(bounds),
+        datetime=datetime.now(UTC),
+        properties=_properties(card),
+        stac_extensions=[CLASSIFICATION],
+    )
+    network = subject.network.config
+    task = _task(card)
+    MLMExtension.ext(item, add_if_missing=True).apply(
+        name=card.name,
+        architecture=f"IIC {network.name}",
+        tasks=[task],
+        input=[_input(card)],
+        output=_outputs(card, task),
+        framework="ONNX" if model.suffix == ".onnx" else "TensorRT",
+        framework_version=card.packages.get("onnx"),
+        memory_size=model.stat().st_size,
+        total_parameters=sum(weights.numel() for weights in subject.network.parameters()),
+        pretrained=True,
+        pretrained_source=card.origin.data or None,
+        hyperparameters=Hyperparameters(_hyperparameters(card)),
+    )
+    asset = pystac.Asset(
+        href=Path(os.path.relpath(model, path.parent)).as_posix(),
+        title=card.name,
+        media_type=MEDIA_TYPES[model.suffix],
+        roles=["mlm:model", "data"],
+    )
+    item.add_asset("model", asset)
+    AssetGeneralMLMExtension.ext(asset).apply(artifact_type=model.suffix[1:])
+    return dict(item.to_dict(include_self_link=False, transform_hrefs=False))
+
+
+def invalid(item: Mapping[str, Any]) -> str | None:
+    """What STAC's own schema says against an item, which pystac carries with it; extensions need a network."""
+    import pystac
+    from pystac.validation.stac_validator import JsonSchemaSTACValidator
+
+    try:
+        JsonSchemaSTACValidator().validate_core(dict(item), pystac.STACObjectType.ITEM, item["stac_version"])
+    except pystac.STACValidationError as error:
+        return str(error).splitlines()[0]
+    return None
+
+
+def _task(card: Card) -> Any:
+    from pystac.extensions.mlm import TaskType
+
+    return TaskType.SEMANTIC_SEGMENTATION if card.task == "segmentation" else TaskType.CLASSIFICATION
+
+
+def _input(card: Card) -> Any:
+    from pystac.extensions.mlm import InputStructure, ModelInput
+    from pystac.extensions.raster import DataType
+
+    return ModelInput.create(
+        name="image",
+        bands=list(card.bands),
+        input=InputStructure.create(
+            [-1, len(card.bands), -1, -1], ["batch", "bands", "height", "width"], DataType(card.dtype)
+        ),
+        description="Raw pixel values: the graph scales them itself, so value_scaling is null.",
+        value_scaling=None,
+    )
+
+
+def _outputs(card: Card, task: Any) -> list[Any]:
+    from pystac.extensions.classification import Classification
+    from pystac.extensions.mlm import ModelOutput, ResultStructure
+    from pystac.extensions.raster import DataType
+
+    dims = ["batch", "height", "width"] if card.task == "segmentation" else ["batch"]
+    result = ResultStructure.create([-1] * len(dims), dims, DataType.UINT8)
+    classes = [
+        Classification.create(
+            value=label,
+            name=_slug(each, label),
+            description=each.name,
+            color_hint=each.colour[1:].upper(),
+        )
+        for label, each in enumerate(card.classes)
+    ]
+    return [
+        ModelOutput.create(
+            "labels", [task], result, description="The class of each pixel or image.", classes=classes
+        ),
+        ModelOutput.create(
+            "confidence", [task], result, description="255 times the probability of the class.", classes=[]
+        ),
+    ]
+
+
+def _slug(each: MapClass, label: int) -> str:
+    """A class's name in the letters that the classification extension allows, made distinct by its label."""
+    return f"{re.sub(r'[^0-9A-Za-z_-]+', '-', each.name).strip('-') or 'class'}-{label}"
+
+
+def _properties(card: Card) -> dict[str, Any]:
+    licence = card.origin.licence
+    found: dict[str, Any] = {
+        "description": f"{card.name}: unsupervised land-cover classes from {', '.join(card.bands)}.",
+        "license": licence if re.fullmatch(r"[\w.+-]+", licence) else "other",
+    }
+    if card.gsd is not None:
+        found["gsd"] = card.gsd
+    return found
+
+
+def _hyperparameters(card: Card) -> dict[str, Any]:
+    """What a runtime of another maker needs to know of the card to serve the model rightly."""
+    return {
+        "halo": card.halo,
+        "stride": card.stride,
+        "memory_per_pixel": card.memory_per_pixel,
+        "precision": card.precision,
+        "offset": list(card.offset),
+        "scale": list(card.scale),
+        "run": card.origin.run,
+        "subhead": card.origin.subhead,
+        "chosen_by": card.origin.chosen_by,
+        "loss": card.origin.loss,
+        "parity": dict(card.parity),
+    }
+
+
+Bounds = tuple[float, float, float, float]
+
+
+def _bounds(subject: Subject) -> Bounds | None:
+    """Where on Earth the scenes lie that the run was trained on, in longitude and latitude, if that is known."""
+    from rasterio.transform import array_bounds
+    from rasterio.warp import transform_bounds
+
+    found = []
+    for scene in subject.config.data.scenes:
+        try:
+            grid = describe(scene).grid
+        except IICError:
+            continue
+        if grid.crs is not None:
+            box = array_bounds(grid.height, grid.width, grid.transform)
+            found.append(transform_bounds(grid.crs, "EPSG:4326", *box))
+    if not found:
+        return None
+    west, south, east, north = zip(*found, strict=True)
+    return min(west), min(south), max(east), max(north)
+
+
+def _polygon(bounds: Bounds) -> dict[str, Any]:
+    west, south, east, north = bounds
+    ring = [[west, south], [east, south], [east, north], [west, north], [west, south]]
+    return {"type": "Polygon", "coordinates": [ring]}
