@@ -110,6 +110,23 @@ def test_joint_brightness_and_gamma_keep_the_order_of_bands():
     torch.testing.assert_close(brighter[:, 3] / x[:, 3], brighter[:, 0] / x[:, 0])
 
 
+def test_vigour_moves_plants_only_and_keeps_them_plants():
+    roof, plant = (0.6, 0.5, 0.4, 0.5), (0.2, 0.3, 0.2, 0.6)
+    x = torch.tensor([roof, plant]).T.reshape(1, 4, 1, 2).expand(50, -1, -1, -1)
+    changed = Photometry(vigour=1.0)(x, RGBI, Draw(0))
+    torch.testing.assert_close(changed[..., 0], x[..., 0])
+    torch.testing.assert_close(changed[:, 1:3], x[:, 1:3])
+    excess = (changed[:, 3] - changed[:, 0])[..., 1]
+    assert excess.min() >= 0
+    assert excess.min() < 0.1
+    assert excess.max() > 0.7
+
+
+def test_vigour_needs_red_and_infrared():
+    x = images(channels=3)
+    assert torch.equal(Photometry(vigour=1.0)(x, RGBI[:3], Draw(0)), x)
+
+
 def test_values_beyond_one_survive():
     x = 3.0 * images()
     changed = Photometry(brightness=0.01)(x, RGBI, Draw(0))
@@ -127,6 +144,10 @@ def test_the_input_is_not_written_to():
     before = x.clone()
     Photometry(0.4, 0.4, 0.4, 0.125, 0.1, 0.1, 0.1, 0.1, 0.1, 1.0)(x, RGBI[:3], Draw(0))
     assert torch.equal(x, before)
+    y = images()
+    before = y.clone()
+    Photometry(vigour=1.0)(y, RGBI, Draw(0))
+    assert torch.equal(y, before)
 
 
 def test_hue_turns_as_the_colour_circle_does():

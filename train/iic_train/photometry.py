@@ -13,6 +13,9 @@ from torch.nn import functional as F
 
 from iic_train.layers import LUMINANCE
 
+RED_SHARE = 0.4
+"""Part of a change of vigour that red takes; infrared takes the rest."""
+
 
 class Draw:
     """Random numbers for batches on any device; small ones come from the CPU, so devices agree on them."""
@@ -59,6 +62,8 @@ class Photometry:
         band_gain: Each band on its own is multiplied by 1 +- this.
         noise: Standard deviation of noise added to every value.
         blur: Largest standard deviation in pixels of a Gaussian blur.
+        vigour: Where infrared is above red, the distance between them is multiplied by 1 +- this, as if plants
+            were drier or greener; needs bands named red and nir, and is left alone without them.
     """
 
     brightness: float = 0.0
@@ -71,11 +76,14 @@ class Photometry:
     band_gain: float = 0.0
     noise: float = 0.0
     blur: float = 0.0
+    vigour: float = 0.0
 
     def __call__(self, images: Tensor, channels: Sequence[str], draw: Draw) -> Tensor:
         """Change a batch; infrared and other bands that are no colours are left to the `all_` options."""
         low = images.amin((1, 2, 3), keepdim=True).clamp_max(0.0)
         high = images.amax((1, 2, 3), keepdim=True).clamp_min(1.0)
+        if self.vigour and "red" in channels and "nir" in channels:
+            images = self._change_vigour(images, channels.index("red"), channels.index("nir"), draw)
         images = self._colours(images, channels, draw, low, high)
         images = self._all_bands(images, draw)
         if self.blur:
@@ -110,6 +118,15 @@ class Photometry:
         if len(colours) == len(channels):
             return changed
         return images.index_copy(1, torch.tensor(colours, device=images.device), changed)
+
+    def _change_vigour(self, images: Tensor, red: int, nir: int, draw: Draw) -> Tensor:
+        """Scale the excess of infrared over red; infrared moves more than red, as in drying plants."""
+        excess = (images[:, nir] - images[:, red]).clamp_min(0.0)
+        change = excess * draw.uniform((len(images), 1, 1), -self.vigour, self.vigour).clamp_min(-1.0)
+        images = images.clone()
+        images[:, nir] += (1.0 - RED_SHARE) * change
+        images[:, red] -= RED_SHARE * change
+        return images
 
     def _all_bands(self, images: Tensor, draw: Draw) -> Tensor:
         def amounts(strength: float, bands: int = 1) -> Tensor:
