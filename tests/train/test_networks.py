@@ -90,7 +90,9 @@ def test_initial_weights_are_the_published_ones():
     assert ten.heads["a"].weight.std().item() == pytest.approx((2 / 512) ** 0.5, rel=0.02)
 
 
-@pytest.mark.parametrize("name", [name for name, (family, _) in NETWORKS.items() if family == "segmentation"])
+@pytest.mark.parametrize(
+    "name", [name for name, (family, _) in NETWORKS.items() if family in ("segmentation", "local")]
+)
 def test_segmentation_networks_run_at_any_size(name):
     network = Network(NetworkConfig(name, ("grey",), 3, 5, 2)).eval()
     for height, width in ((1, 1), (2, 3), (9, 16)):
@@ -105,10 +107,11 @@ def test_segmentation_networks_run_at_any_size(name):
     height=st.integers(1, 90),
     tile=st.integers(1, 60),
     sobel=st.booleans(),
+    name=st.sampled_from(["edge-8", "local"]),
     seed=st.integers(0, 10),
 )
-def test_tiles_with_halo_equal_the_whole_image(*, width, height, tile, sobel, seed):
-    network = exact(NetworkConfig("edge-8", RGBI, 3, sobel=sobel, scale=(1.0,) * 4), seed)
+def test_tiles_with_halo_equal_the_whole_image(*, width, height, tile, sobel, name, seed):
+    network = exact(NetworkConfig(name, RGBI, 3, sobel=sobel, scale=(1.0,) * 4), seed)
     image = torch.randint(0, 8, (1, 4, height, width), generator=torch.Generator().manual_seed(seed))
     grid = Grid(width, height, max(tile, max(width, height) // 6), network.halo, network.stride)
     rows, columns = grid.shape

@@ -21,7 +21,7 @@ from torch.nn import functional as F
 from iic_geotools.errors import ModelError, UsageError
 from iic_train.layers import BasicBlock, Front, conv_norm_relu
 
-Family = Literal["resnet", "vgg", "segmentation"]
+Family = Literal["resnet", "vgg", "segmentation", "local"]
 HeadName = Literal["a", "b"]
 
 NETWORKS: dict[str, tuple[Family, tuple[int, ...]]] = {
@@ -35,6 +35,8 @@ NETWORKS: dict[str, tuple[Family, tuple[int, ...]]] = {
     "edge-2": ("segmentation", (32, 64, 128, 128, 256, 256)),
     "edge-4": ("segmentation", (16, 32, 64, 64, 128, 128)),
     "edge-8": ("segmentation", (8, 16, 32, 32, 64, 64)),
+    # sees 5 pixels a side: materials by their colour, at a resolution at which texture has averaged out
+    "local": ("local", (16, 32, 32)),
 }
 """Families and channel widths of the named networks."""
 
@@ -87,7 +89,7 @@ class NetworkConfig:
                 raise UsageError(
                     f"There are {len(self.channels)} bands but {len(getattr(self, name))} values of {name}."
                 )
-        if (self.size is None) != (self.family == "segmentation"):
+        if (self.size is None) != self.dense:
             raise UsageError(
                 f"Network {self.name}: give a size for clustering networks and none for segmentation."
             )
@@ -97,7 +99,7 @@ class NetworkConfig:
     @property
     def dense(self) -> bool:
         """Whether the network labels pixels rather than images."""
-        return self.family == "segmentation"
+        return self.family in ("segmentation", "local")
 
     def to_json(self) -> dict[str, Any]:
         """A dictionary that `json.dumps` takes and `from_json` gives back."""
@@ -267,7 +269,13 @@ def _segmentation(channels: int, widths: tuple[int, ...]) -> tuple[nn.Sequential
     return nn.Sequential(*layers), widths[-1]
 
 
-_TRUNKS = {"resnet": _resnet, "vgg": _vgg, "segmentation": _segmentation}
+def _local(channels: int, widths: tuple[int, ...]) -> tuple[nn.Sequential, int]:
+    kernels = (3, 3, 1)
+    before = (channels, *widths[:-1])
+    return nn.Sequential(*map(conv_norm_relu, before, widths, kernels)), widths[-1]
+
+
+_TRUNKS = {"resnet": _resnet, "vgg": _vgg, "segmentation": _segmentation, "local": _local}
 
 
 def _pooled_side(size: int) -> int:
