@@ -225,6 +225,32 @@ def test_the_margin_of_windows_does_not_count(cells):
     torch.testing.assert_close(cut.loss, masked.loss)
 
 
+def test_the_entropy_weight_settles_from_one():
+    config = dense_config(lamb_b=0.8, settling=0.5)
+    weights = [config.lamb("b", progress) for progress in (0.0, 0.25, 0.5, 0.9)]
+    assert weights == pytest.approx([1.0, 0.9, 0.8, 0.8])
+    assert config.lamb("b") == 0.8
+    assert config.lamb("a", 0.0) == 1.0
+    assert dense_config(lamb_b=0.8).lamb("b", 0.0) == 0.8
+
+
+def test_training_uses_the_weight_of_the_moment_and_selection_the_settled_one(tmp_path):
+    losses = {}
+    for settling in (0.0, 1.0):
+        config = dense_config(lamb_b=0.5, settling=settling, epochs=1, passes=("ab",))
+        data = dense_data(config)
+        run = create_run(config, data.facts, tmp_path, f"settling-{settling}")
+        trainer(run, data).run_all()
+        row = run.metrics()[0]
+        for part in (row["train"]["b"], row["selection"]):
+            # the loss says which weight it was taken with: loss = -information - 2 (weight - 1) entropy
+            weight = 1 - (part["loss"][0] + part["information"][0]) / (2 * part["entropy"][0])
+            losses.setdefault(settling, []).append(weight)
+    assert losses[0.0] == pytest.approx([0.5, 0.5], abs=0.02)
+    assert losses[1.0][0] > 0.6
+    assert losses[1.0][1] == pytest.approx(0.5, abs=0.02)
+
+
 def test_a_loss_that_is_not_finite_is_said_in_words(tmp_path):
     config = dense_config(network=NetworkConfig("edge-8", ("grey",), 2, 5, 2, scale=(float("inf"),)))
     run = create_run(config, {}, tmp_path)

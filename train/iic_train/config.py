@@ -61,6 +61,8 @@ class TrainConfig:
         schedule: Keep the learning rate, or let it fall to zero along a cosine.
         lamb_a: Weight of the entropy in head A's loss.
         lamb_b: The same for head B.
+        settling: Part of training over which head B's weight moves from 1 to `lamb_b`; below 1 a weight lets
+            clusters be as unequal as they are, but from the start it would let some of them die.
         radius: Largest displacement between paired pixels.
         collapsed: Sum the joint over displacements before taking information.
         cells: Take the loss on the trunk's coarser grid, with the radius in its cells; much cheaper.
@@ -88,6 +90,7 @@ class TrainConfig:
     schedule: Literal["constant", "cosine"] = "constant"
     lamb_a: float = 1.0
     lamb_b: float = 1.0
+    settling: float = 0.0
     radius: int = 10
     collapsed: bool = False
     cells: bool = False
@@ -132,9 +135,12 @@ class TrainConfig:
         """Whether pixels are clustered rather than images."""
         return self.network.dense
 
-    def lamb(self, head: str) -> float:
-        """The entropy weight of a head."""
-        return self.lamb_a if head == "a" else self.lamb_b
+    def lamb(self, head: str, progress: float = 1.0) -> float:
+        """The entropy weight of a head after a part of training."""
+        if head == "a":
+            return self.lamb_a
+        left = max(0.0, 1.0 - progress / self.settling) if self.settling else 0.0
+        return self.lamb_b + (1.0 - self.lamb_b) * left
 
     def to_json(self) -> dict[str, Any]:
         """A dictionary that `json.dumps` takes and `from_json` gives back."""

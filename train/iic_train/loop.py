@@ -172,9 +172,10 @@ class Trainer:
         steps = steps_of(source, self.images, config.steps)
         self.network.train()
         for step, batch in enumerate(self._batches(source, (config.seed, epoch, index), steps)):
-            self._set_rate((epoch - 1 + (index + step / steps) / len(config.passes)) / config.epochs)
+            progress = (epoch - 1 + (index + step / steps) / len(config.passes)) / config.epochs
+            self._set_rate(progress)
             self.optimiser.zero_grad(set_to_none=True)
-            found = self._terms(batch, heads, (config.seed, epoch, index, step))
+            found = self._terms(batch, heads, (config.seed, epoch, index, step), progress)
             loss = sum(
                 (mean for mean in (means[head].add(terms) for head, terms in found.items())), torch.zeros(())
             )
@@ -190,7 +191,9 @@ class Trainer:
             self.scaler.update()
         return steps * self.images
 
-    def _terms(self, batch: Batch, heads: str, key: tuple[int, ...]) -> dict[HeadName, list[Terms]]:
+    def _terms(
+        self, batch: Batch, heads: str, key: tuple[int, ...], progress: float = 1.0
+    ) -> dict[HeadName, list[Terms]]:
         return pair_terms(
             self.network,
             self.features,
@@ -199,6 +202,7 @@ class Trainer:
             self.config,
             key=(*key, self.ranks.rank),
             autocast=self._autocast(),
+            progress=progress,
         )
 
     def _select(self) -> HeadMeans:

@@ -33,6 +33,7 @@ def pair_terms(
     *,
     key: tuple[int, ...],
     autocast: AbstractContextManager[Any],
+    progress: float = 1.0,
 ) -> dict[HeadName, list[Terms]]:
     """Make pairs of a batch and take the objective of `heads`, one `Terms` a sub-head.
 
@@ -44,6 +45,7 @@ def pair_terms(
         config: Settings.
         key: Whole numbers from which all randomness follows.
         autocast: Precision of the network.
+        progress: Part of training that is done.
     """
     draw = Draw(seed_of(key), batch.pixels.device)
     scaled = network.scale(batch.pixels)
@@ -62,7 +64,7 @@ def pair_terms(
             joint = _dense_joint if config.dense else _image_joint
             floor = SEGMENTATION_FLOOR if config.dense else CLUSTERING_FLOOR
             joints = joint(network, p1, p2, batch, move, config)
-            found[name] = [terms(counts, config.lamb(name), floor) for counts in joints]
+            found[name] = [terms(counts, config.lamb(name, progress), floor) for counts in joints]
     return found
 
 
