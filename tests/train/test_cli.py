@@ -219,6 +219,39 @@ def test_rasters_are_trained_without_labels_and_can_be_resumed(tmp_path):
     assert "has no labels" in call("evaluate", str(run.path), code=1)
 
 
+def test_options_of_rasters_reach_the_run(tmp_path):
+    raster, _ = scene(tmp_path / "a.tif")
+    small = [
+        "--size",
+        "32",
+        "--batch",
+        "4",
+        "--steps",
+        "2",
+        "--epochs",
+        "1",
+        "--runs",
+        str(tmp_path / "runs"),
+        "-q",
+    ]
+    chosen = [
+        "--network",
+        "local",
+        "--clusters-a",
+        "0",
+        "--lamb",
+        "0.8",
+        "--settling",
+        "0.5",
+        "--vigour",
+        "0.3",
+    ]
+    call("rasters", raster, "--classes", "3", *small, *chosen)
+    config = newest_run(tmp_path / "runs").config
+    assert (config.network.name, config.network.clusters_a, config.passes) == ("local", None, ("b",))
+    assert (config.lamb_b, config.settling, config.pairs.photometry.vigour) == (0.8, 0.5, 0.3)
+
+
 def test_label_rasters_are_for_evaluation_only(tmp_path):
     raster, labels = scene(tmp_path / "a.tif")
     runs = str(tmp_path / "runs")

@@ -149,7 +149,9 @@ def rasters(
         list[str] | None, typer.Option(metavar="NAME=VALUE,...", help="Class made of these label values.")
     ] = None,
     network: NetworkName = None,
-    clusters_a: ClustersA = None,
+    clusters_a: Annotated[
+        int | None, typer.Option(min=0, help="Clusters of the overclustering head; 0: none.")
+    ] = None,
     sub_heads: SubHeads = None,
     size: Annotated[int | None, typer.Option(min=8, help="Side of the windows in pixels.")] = None,
     epochs: Epochs = None,
@@ -157,6 +159,12 @@ def rasters(
     batch: BatchSize = None,
     lr: Rate = None,
     lamb: Lamb = None,
+    settling: Annotated[
+        float | None, typer.Option(min=0, max=1, help="Part of training over which --lamb is reached from 1.")
+    ] = None,
+    vigour: Annotated[
+        float | None, typer.Option(min=0, help="How much plants may be drier or greener in a view.")
+    ] = None,
     radius: Annotated[int | None, typer.Option(min=0, help="Largest displacement of paired pixels.")] = None,
     seed: Seed = 0,
     amp: Amp = "off",
@@ -182,6 +190,8 @@ def rasters(
         "batch": batch,
         "lr": lr,
         "lamb": lamb,
+        "settling": settling,
+        "vigour": vigour,
         "radius": radius,
         "nodata": nodata,
     }

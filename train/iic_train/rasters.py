@@ -18,12 +18,13 @@ from iic_train.runs import Run
 
 MOST_CLASSES = 254
 PAIRS = DensePairs(
-    Photometry(all_brightness=0.4, all_contrast=0.4, saturation=0.4),
+    Photometry(all_brightness=0.5, all_contrast=0.4, saturation=0.5, vigour=1.0),
     both=True,
     flip_vertical=0.5,
     turn=0.5,
 )
-"""All eight flips and turns; brightness and contrast of all bands together, infrared too, in both views."""
+"""All eight flips and turns; in both views brightness and contrast of all bands together, infrared too, colours
+and the vigour of plants: what light and season change is not what a material is."""
 
 
 def raster_config(
@@ -44,6 +45,8 @@ def raster_config(
     batch: int = 32,
     lr: float = 1e-3,
     lamb: float = 1.0,
+    settling: float = 0.0,
+    vigour: float = PAIRS.photometry.vigour,
     radius: int = 5,
     cells: bool = True,
     seed: int = 0,
@@ -72,20 +75,21 @@ def raster_config(
             network,
             channels,
             classes,
-            overclusters,
+            overclusters or None,
             sub_heads,
             offset=constants.offset,
             scale=constants.scale,
         ),
-        pairs=PAIRS,
+        pairs=replace(PAIRS, photometry=replace(PAIRS.photometry, vigour=vigour)),
         size=size,
-        passes=("ab",),
+        passes=("ab",) if overclusters else ("b",),
         epochs=epochs,
         steps=steps,
         batch=batch,
         lr=lr,
         schedule="cosine",
         lamb_b=lamb,
+        settling=settling,
         radius=radius,
         cells=cells,
         evaluation_images=16,
@@ -150,8 +154,9 @@ def train_rasters(
         quiet: Say only what is wrong.
         **settings: `bands` (by name or number, in order), `nodata` (over what the files say), `reduce` (train
             at a resolution so many times coarser), `labels` (rasters, one a scene, for evaluation only) and
-            `label_classes` (`NAME=VALUE,VALUE...`), `clusters_a`, `sub_heads`, `size` (of the windows),
-            `epochs`, `steps` (of an epoch), `batch`, `lr`, `lamb`, `radius`, `cells`, `seed`.
+            `label_classes` (`NAME=VALUE,VALUE...`), `clusters_a` (0: no overclustering head), `sub_heads`, `size`
+            (of the windows), `epochs`, `steps` (of an epoch), `batch`, `lr`, `lamb`, `settling`, `vigour`,
+            `radius`, `cells`, `seed`.
 
     Raises:
         SceneError: A scene cannot be read.
