@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: test lint check clean
+.PHONY: test lint demo clean
 
 # Everything a change must pass: install, lint, types, layering, tests.
 test: lint
@@ -19,6 +19,16 @@ $(VENV)/installed: pyproject.toml
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
 	$(BIN)/python -m pip install --quiet --editable ".[cpu,train]" --group dev
 	touch $@
+
+# From an unlabelled scene to a map: train for half a minute, export, map. The results are in demo/.
+demo: $(VENV)/installed
+	mkdir -p demo && rm -rf demo/runs
+	$(BIN)/iic-train rasters examples/scene.tif --classes 3 --network local --clusters-a 0 --sub-heads 5 --size 48 --radius 1 \
+		--batch 16 --lr 4e-3 --epochs 8 --steps 60 --runs demo/runs --name example
+	$(BIN)/iic-export demo/runs/example -o demo/model.onnx --overwrite
+	$(BIN)/iic-segment-raster examples/scene.tif demo/map.tif --model demo/model.onnx --overwrite \
+		--polygons demo/map.gpkg --stats demo/areas.csv --preview demo/preview.png
+	@echo "demo/map.tif, demo/map.gpkg, demo/areas.csv, demo/preview.png; the training report: demo/runs/example/report.html"
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
