@@ -206,8 +206,9 @@ def test_rasters_are_trained_without_labels_and_can_be_resumed(tmp_path):
     second, _ = scene(tmp_path / "b.tif", seed=1)
     runs = str(tmp_path / "runs")
     small = ["--size", "32", "--batch", "4", "--steps", "2", "--epochs", "1", "--runs", runs]
-    call("rasters", first, second, "--classes", "3", *small)
+    call("rasters", first, second, "--classes", "3", "--margin", "4", *small)
     run = newest_run(tmp_path / "runs")
+    assert run.config.margin == 4
     assert run.data["gsd"] == pytest.approx(0.2)
     assert run.data["dtype"] == "uint8"
     assert run.config.network.channels == ("red", "green", "blue", "nir")

@@ -270,6 +270,14 @@ def test_collapse_is_said_in_words(tmp_path):
     assert "Head B" in stream.getvalue()
 
 
+def test_half_precision_on_a_cpu_is_said_not_done(tmp_path):
+    config = dense_config(amp="bf16", epochs=1, steps=1, selection_steps=1, evaluation_images=0)
+    run = create_run(config, {}, tmp_path)
+    stream = io.StringIO()
+    Trainer(run, dense_data(config), torch.device("cpu"), Ranks(), 0, Progress(stream)).run_all()
+    assert "--amp bf16 is for CUDA" in stream.getvalue()
+
+
 def test_batches_that_cannot_be_shared_are_refused(tmp_path):
     config = dense_config(batch=9)
     run = create_run(config, {}, tmp_path)

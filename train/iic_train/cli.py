@@ -166,6 +166,9 @@ def rasters(
         float | None, typer.Option(min=0, help="How much plants may be drier or greener in a view.")
     ] = None,
     radius: Annotated[int | None, typer.Option(min=0, help="Largest displacement of paired pixels.")] = None,
+    margin: Annotated[
+        int | None, typer.Option(min=0, help="Pixels along a window's edges that do not count.")
+    ] = None,
     seed: Seed = 0,
     amp: Amp = "off",
     compile: Compile = False,
@@ -193,6 +196,7 @@ def rasters(
         "settling": settling,
         "vigour": vigour,
         "radius": radius,
+        "margin": margin,
         "nodata": nodata,
     }
     with shell(quiet, traceback):

@@ -120,6 +120,10 @@ class Trainer:
             raise UsageError(
                 f"{self.images} images a step cannot be shared by {ranks.count} processes; change --batch."
             )
+        if config.amp != "off" and device.type != "cuda":
+            progress.say(
+                f"--amp {config.amp} is for CUDA: on this {device.type.upper()} training is in float32."
+            )
         self.epoch, self.best = 0, math.inf
         self.watch = Watch(config)
         self._restore()
@@ -176,9 +180,7 @@ class Trainer:
             self._set_rate(progress)
             self.optimiser.zero_grad(set_to_none=True)
             found = self._terms(batch, heads, (config.seed, epoch, index, step), progress)
-            loss = sum(
-                (mean for mean in (means[head].add(terms) for head, terms in found.items())), torch.zeros(())
-            )
+            loss = torch.stack([means[head].add(terms) for head, terms in found.items()]).sum()
             if step % CHECK_EVERY == 0 or step == steps - 1:
                 if not torch.isfinite(loss):
                     raise self._not_finite(

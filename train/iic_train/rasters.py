@@ -48,6 +48,7 @@ def raster_config(
     settling: float = 0.0,
     vigour: float = PAIRS.photometry.vigour,
     radius: int = 5,
+    margin: int = 0,
     cells: bool = True,
     seed: int = 0,
 ) -> TrainConfig:
@@ -91,6 +92,7 @@ def raster_config(
         lamb_b=lamb,
         settling=settling,
         radius=radius,
+        margin=margin,
         cells=cells,
         evaluation_images=16,
         seed=seed,
@@ -156,7 +158,7 @@ def train_rasters(
             at a resolution so many times coarser), `labels` (rasters, one a scene, for evaluation only) and
             `label_classes` (`NAME=VALUE,VALUE...`), `clusters_a` (0: no overclustering head), `sub_heads`, `size`
             (of the windows), `epochs`, `steps` (of an epoch), `batch`, `lr`, `lamb`, `settling`, `vigour`,
-            `radius`, `cells`, `seed`.
+            `radius`, `margin`, `cells`, `seed`.
 
     Raises:
         SceneError: A scene cannot be read.
