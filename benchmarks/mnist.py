@@ -12,6 +12,10 @@ pairs) take days on a core. What is changed to make it minutes, each a plain opt
     --lamb 1.5          the ten digits are about equally common; the entropy weight says so
 
 Epoch and sub-head are chosen by lowest loss. Labels are read after that, to print accuracy.
+
+Measured on one core of a loaded machine, seed 0: 96.92 % after 6 epochs (12 minutes of CPU), 97.14 % after
+`iic-train resume RUN --epochs 11` (10 more); the five sub-heads differ by less than 0.02 points. Nearly half of
+what is missing are sevens with a bar, which this run puts with the threes (86.5 % of the sevens are found).
 """
 
 import argparse
