@@ -129,12 +129,22 @@ def _subdivided(polygons: NDArray[Any]) -> NDArray[Any]:
             done.append(polygon)
             continue
         halves = (
-            (shapely.box(left, top, middle, bottom), shapely.box(middle, top, right, bottom))
+            ((left, top, middle, bottom), (middle, top, right, bottom))
             if wide
-            else (shapely.box(left, top, right, middle), shapely.box(left, middle, right, bottom))
+            else ((left, top, right, middle), (left, middle, right, bottom))
         )
-        todo.extend(polygon_parts(shapely.intersection(shapely.make_valid(polygon), halves)))
+        todo.extend(_cut(polygon, halves))
     return np.array(done, object)
+
+
+def _cut(polygon: Any, rects: Sequence[Bounds]) -> NDArray[Any]:
+    """The polygons of `polygon` within rectangles that cover it."""
+    # Hundreds of times faster than an intersection, but not right for every polygon: the areas tell.
+    fast = polygon_parts(np.array([shapely.clip_by_rect(polygon, *rect) for rect in rects], object))
+    if math.isclose(shapely.area(fast).sum(), polygon.area, rel_tol=1e-9):
+        return fast
+    boxes = [shapely.box(*rect) for rect in rects]
+    return polygon_parts(shapely.intersection(shapely.make_valid(polygon), boxes))
 
 
 def polygon_parts(shapes: NDArray[Any]) -> NDArray[Any]:

@@ -10,7 +10,7 @@ from rasterio.features import geometry_mask
 
 from iic_geotools.errors import UsageError
 from iic_geotools.grid import Rect
-from iic_geotools.regions import MOST_POINTS, Area, pixels_within
+from iic_geotools.regions import MOST_POINTS, Area, _subdivided, pixels_within
 
 WHERE = Affine.translation(500000, 5400000) @ Affine.rotation(20) @ Affine.scale(0.5, -0.5)
 
@@ -39,6 +39,14 @@ def test_a_mask_of_windows_is_the_mask_of_the_whole(points: int) -> None:
     for rect in (Rect(0, 0, 37, 41), Rect(60, 50, 64, 64), Rect(190, 150, 10, 10)):
         assert np.array_equal(area.inside(rect), whole[rect.slices])
         assert area.touches(rect) or not whole[rect.slices].any()
+
+
+def test_long_polygons_that_cross_themselves_are_cut_too() -> None:
+    angle = np.linspace(0, 2 * np.pi, 5 * MOST_POINTS, endpoint=False)
+    eight = shapely.Polygon(np.column_stack([100 + 90 * np.sin(angle), 80 + 70 * np.sin(2 * angle)]))
+    assert not eight.is_valid
+    area = Area(_subdivided(np.array([eight], object)))
+    assert shapely.area(area.polygons).sum() == pytest.approx(shapely.make_valid(eight).area)
 
 
 @given(st.lists(st.tuples(*[st.integers(0, 50)] * 4), min_size=1, max_size=30))
