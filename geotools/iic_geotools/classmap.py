@@ -42,20 +42,31 @@ DEFAULT_OPTIONS = {
 }
 # GDAL would keep 450 parts open, each with buffers of megabytes; a row of the map needs few at a time.
 OPEN_PARTS = 24
-# The COG driver's other options would change the grid, lose labels or compute what no map has a use for.
-_OPTIONS = {
-    *DEFAULT_OPTIONS,
-    "LEVEL",
-    "PREDICTOR",
-    "OVERVIEWS",
-    "OVERVIEW_COUNT",
-    "OVERVIEW_RESAMPLING",
-    "OVERVIEW_COMPRESS",
-    "OVERVIEW_PREDICTOR",
-    "GEOTIFF_VERSION",
-}
 _LOSSLESS = ("DEFLATE", "LZW", "ZSTD", "LZMA", "NONE")
+_LEVELS = {"DEFLATE": range(1, 13), "ZSTD": range(1, 23), "LZMA": range(10)}
+_BLOCKS = range(128, 4097, 16)
 _REDUCERS: dict[str, Reducer] = {"MODE": mode_of_four, "AVERAGE": mean_of_four, "NEAREST": nearest_of_four}
+
+
+# GDAL only mutters about a value that it does not know and goes on without it. The COG driver's other options
+# would change the grid, lose labels or compute what no map has a use for.
+_VALUES: dict[str, tuple[str, ...]] = {
+    "COMPRESS": _LOSSLESS,
+    "OVERVIEW_COMPRESS": ("AUTO", *_LOSSLESS),
+    "PREDICTOR": ("YES", "NO", "STANDARD"),
+    "OVERVIEW_PREDICTOR": ("YES", "NO", "STANDARD"),
+    "BIGTIFF": ("YES", "NO", "IF_NEEDED", "IF_SAFER"),
+    "SPARSE_OK": ("TRUE", "FALSE", "YES", "NO", "ON", "OFF"),
+    "GEOTIFF_VERSION": ("AUTO", "1.0", "1.1"),
+    "OVERVIEWS": ("AUTO", "NONE"),
+    "OVERVIEW_RESAMPLING": tuple(_REDUCERS),
+}
+_NUMBERS = {
+    "BLOCKSIZE": _BLOCKS,
+    "OVERVIEW_COUNT": range(31),
+    "NUM_THREADS": range(1, 1025),
+    "LEVEL": range(23),
+}
 
 
 def creation_options(given: Mapping[str, str]) -> dict[str, str]:
@@ -65,24 +76,27 @@ def creation_options(given: Mapping[str, str]) -> dict[str, str]:
         UsageError: An option the driver does not know, or that a map must not have.
     """
     options = DEFAULT_OPTIONS | {key.upper(): str(value) for key, value in given.items()}
-    for key in options:
-        if key not in _OPTIONS:
-            raise UsageError(f"{key} is no creation option of a map: use {', '.join(sorted(_OPTIONS))}.")
-    for key in ("COMPRESS", "OVERVIEW_COMPRESS"):
-        if options.get(key, "DEFLATE").upper() not in _LOSSLESS:
-            raise UsageError(f"{key}={options[key]} is not for labels: use {', '.join(_LOSSLESS)}.")
-    block = options["BLOCKSIZE"]
-    if not block.isdigit() or int(block) < 128 or int(block) % 16:
-        raise UsageError(f"BLOCKSIZE={block} is not possible: use a multiple of 16 from 128 on, e.g. 512.")
-    count = options.get("OVERVIEW_COUNT", "0")
-    if not count.isdigit() or int(count) > 30:
-        raise UsageError(f"OVERVIEW_COUNT={count} is not possible: use a number from 0 to 30.")
-    resampling = options.get("OVERVIEW_RESAMPLING", "MODE").upper()
-    if resampling not in _REDUCERS:
-        raise UsageError(f"OVERVIEW_RESAMPLING={resampling} is not possible: use {', '.join(_REDUCERS)}.")
-    if options.get("OVERVIEWS", "AUTO").upper() not in ("AUTO", "NONE"):
-        raise UsageError(f"OVERVIEWS={options['OVERVIEWS']} is not possible: use AUTO or NONE.")
+    for key, value in options.items():
+        if key in _VALUES:
+            if value.upper() not in _VALUES[key]:
+                raise UsageError(f"{key}={value} is not for maps: use {', '.join(_VALUES[key])}.")
+        elif key not in _NUMBERS:
+            known = ", ".join(sorted({*_VALUES, *_NUMBERS}))
+            raise UsageError(f"{key} is no creation option of a map: use {known}.")
+        elif (key, value.upper()) != ("NUM_THREADS", "ALL_CPUS"):
+            _check_number(key, value, _NUMBERS[key])
+    if "LEVEL" in options:
+        compress = options["COMPRESS"].upper()
+        if compress not in _LEVELS:
+            raise UsageError(f"LEVEL is for COMPRESS={', '.join(_LEVELS)}, not for {compress}.")
+        _check_number("LEVEL", options["LEVEL"], _LEVELS[compress])
     return options
+
+
+def _check_number(key: str, value: str, allowed: range) -> None:
+    if not (value.isascii() and value.isdigit() and int(value) in allowed):
+        step = f"a multiple of {allowed.step} " if allowed.step > 1 else ""
+        raise UsageError(f"{key}={value} is not possible: use {step}from {allowed[0]} to {allowed[-1]}.")
 
 
 def assemble(

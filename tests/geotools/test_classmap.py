@@ -216,6 +216,15 @@ def test_map_without_any_data(tmp_path):
         ({"OVERVIEW_RESAMPLING": "CUBIC"}, "OVERVIEW_RESAMPLING"),
         ({"OVERVIEW_COUNT": "many"}, "OVERVIEW_COUNT"),
         ({"OVERVIEWS": "IGNORE"}, "OVERVIEWS"),
+        ({"BLOCKSIZE": "²"}, "BLOCKSIZE"),
+        ({"BLOCKSIZE": "1000000"}, "BLOCKSIZE"),
+        ({"LEVEL": "9"}, "LEVEL is for"),
+        ({"COMPRESS": "zstd", "LEVEL": "99"}, "LEVEL=99"),
+        ({"PREDICTOR": "banana"}, "PREDICTOR"),
+        ({"BIGTIFF": "maybe"}, "BIGTIFF"),
+        ({"NUM_THREADS": "x"}, "NUM_THREADS"),
+        ({"SPARSE_OK": "perhaps"}, "SPARSE_OK"),
+        ({"GEOTIFF_VERSION": "9"}, "GEOTIFF_VERSION"),
     ],
 )
 def test_wrong_creation_options_are_named(tmp_path, options, problem):
