@@ -165,9 +165,10 @@ def write_stats(path: Path, areas: ClassAreas) -> None:
         OutputError: It cannot be written.
     """
     suffix = path.suffix.lower()
-    rows = [asdict(row) for row in (*areas.classes, areas.nodata)]
+    *classes, nodata = rows = [_plain(row) for row in (*areas.classes, areas.nodata)]
     if suffix == ".json":
-        text = json.dumps(asdict(areas), indent=2, ensure_ascii=False) + "\n"
+        content = {"method": areas.method, "classes": classes, "nodata": nodata}
+        text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
     elif suffix == ".csv":
         buffer = io.StringIO()
         writer = csv.DictWriter(buffer, [*rows[0], "method"], lineterminator="\n")
@@ -180,6 +181,14 @@ def write_stats(path: Path, areas: ClassAreas) -> None:
         write_atomically(path, text.encode())
     except OSError as error:
         raise OutputError(f"The statistics {path} cannot be written: {error}") from error
+
+
+def _plain(row: ClassArea) -> dict[str, Any]:
+    """A row as it is written: ten digits are more than any map is good for."""
+    return {
+        key: float(f"{value:.10g}") if isinstance(value, float) else value
+        for key, value in asdict(row).items()
+    }
 
 
 class _Measure(Protocol):

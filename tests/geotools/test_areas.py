@@ -1,5 +1,6 @@
 import csv
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +11,14 @@ from hypothesis import strategies as st
 from rasterio.crs import CRS
 from rasterio.warp import transform as reproject
 
-from iic_geotools.areas import area_method, class_areas, ground_sample_distance, write_stats
+from iic_geotools.areas import (
+    ClassArea,
+    ClassAreas,
+    area_method,
+    class_areas,
+    ground_sample_distance,
+    write_stats,
+)
 from iic_geotools.classmap import NODATA, MapGrid, assemble
 from iic_geotools.colours import MapClass, distinct_colours
 from iic_geotools.ellipsoid import Ellipsoid, Ground
@@ -170,6 +178,9 @@ def test_stats_as_json_and_csv(tmp_path):
         rows = list(csv.DictReader(file))
     assert [row["name"] for row in rows] == ["class 0", "class 1", "class 2", "class 3", "nodata"]
     assert float(rows[1]["ha"]) == areas.classes[1].ha
+    noisy = ClassArea(0, "class 0", 3, 277788.36000000016, 27.778836000000016, 1 / 3)
+    write_stats(tmp_path / "round.csv", ClassAreas("planar", (noisy,), replace(noisy, m2=None, ha=None)))
+    assert "277788.36,27.778836,0.3333333333," in (tmp_path / "round.csv").read_text()
     with pytest.raises(UsageError, match=r"\.json or \.csv"):
         write_stats(tmp_path / "stats.xls", areas)
     with pytest.raises(OutputError):
