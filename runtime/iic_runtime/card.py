@@ -92,9 +92,11 @@ class Card:
         _require(self.halo >= 0, "halo", "at least 0")
         _require(self.stride >= 1, "stride", "at least 1")
         _require(self.memory_per_pixel > 0, "memory_per_pixel", "above 0")
-        _require(self.gsd is None or self.gsd > 0, "gsd", "above 0")
+        _require(self.gsd is None or 0 < self.gsd < math.inf, "gsd", "a finite number above 0")
         low, high = self.gsd_range or (1.0, 1.0)
-        _require(0 < low <= high, "gsd_range", "a smallest and a largest distance")
+        _require(0 < low <= high < math.inf, "gsd_range", "a smallest and a largest distance")
+        for key in ("parity", "packages"):
+            _require(isinstance(getattr(self, key), Mapping), key, "a table of names and values")
 
     @property
     def value_range(self) -> tuple[tuple[float, float], ...]:
@@ -129,14 +131,14 @@ class Card:
             )
         try:
             return cls(**_typed(content))
-        except (TypeError, KeyError, AttributeError) as error:
-            raise ModelError(
-                f"its card is incomplete or has unknown fields ({error}); export it again"
-            ) from error
         except ModelError:
             raise
         except IICError as error:
             raise ModelError(f"its card is wrong: {error}") from error
+        except (TypeError, KeyError, AttributeError, ValueError, OverflowError) as error:
+            raise ModelError(
+                f"its card is incomplete or has unknown fields ({error}); export it again"
+            ) from error
 
 
 def _typed(content: dict[str, Any]) -> dict[str, Any]:
@@ -152,7 +154,7 @@ def _typed(content: dict[str, Any]) -> dict[str, Any]:
     if "origin" in typed:
         typed["origin"] = Origin(**typed["origin"])
     for key in ("halo", "stride", "memory_per_pixel"):
-        if not isinstance(typed[key], int):
+        if type(typed[key]) is not int:  # a bool is an int too
             raise TypeError(f"{key} is not a whole number")
     return typed
 

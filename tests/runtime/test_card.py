@@ -49,6 +49,11 @@ def test_uint8_is_scaled_by_255_unless_said_otherwise() -> None:
         ({"dtype": "int64"}, "dtype must be"),
         ({"task": "magic"}, "task must be"),
         ({"surprise": 1}, "unknown fields"),
+        ({"gsd_range": [1, 2, 3]}, "too many values"),
+        ({"gsd": float("inf")}, "gsd must be"),
+        ({"scale": [10**400, 1, 1, 1]}, "export it again"),
+        ({"packages": ["torch"]}, "packages must be"),
+        ({"halo": True}, "not a whole number"),
     ],
 )
 def test_a_wrong_card_says_what_is_wrong(change: dict[str, object], message: str) -> None:
