@@ -1,6 +1,6 @@
 """One linear map for a whole scene, from its values into the range that a model was trained on."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,10 @@ from iic_geotools.grid import Rect
 
 SAMPLES_A_SIDE = 8
 SAMPLE_SIDE = 256
+# Values, of all bands: a percentile needs no more than the one, and memory must not hold more than the other.
+ENOUGH, PLENTY = 1 << 16, 1 << 25
+
+Read = Callable[[Rect], tuple[NDArray[Any], NDArray[np.bool_] | None]]
 
 
 @dataclass(frozen=True)
@@ -50,21 +54,21 @@ def parse_rescale(text: str) -> tuple[float, float]:
     return low, high
 
 
-def robust_range(
-    read: Callable[[Rect], tuple[NDArray[Any], NDArray[np.bool_] | None]], width: int, height: int
-) -> tuple[float, float]:
+def robust_range(read: Read, width: int, height: int) -> tuple[float, float]:
     """The 2nd and 98th percentile over all bands of valid pixels, in windows spread evenly over the scene.
+
+    Where these hit hardly any data, as in a mosaic of a few strips, twice as many are tried, and again.
 
     Args:
         read: returns values [bands, H, W] and which pixels are valid.
         width: of the scene.
         height: of the scene.
     """
-    samples = []
-    for rect in spread_windows(width, height):
-        values, valid = read(rect)
-        samples.append((values if valid is None else values[:, valid]).reshape(-1))
-    pool = np.concatenate(samples)
+    a_side, every = SAMPLES_A_SIDE, -(-max(width, height) // SAMPLE_SIDE)
+    pool = _sample(read, spread_windows(width, height, a_side))
+    while pool.size < ENOUGH and a_side < every:
+        a_side *= 2
+        pool = _sample(read, spread_windows(width, height, a_side))
     if pool.size == 0:
         raise SceneError(
             "No pixel with data was found to take --rescale auto from; say --rescale MIN,MAX instead."
@@ -73,15 +77,28 @@ def robust_range(
     return (low, high) if low < high else (low, low + 1.0)
 
 
-def spread_windows(width: int, height: int) -> Iterator[Rect]:
-    """Windows in even steps over a scene; all of it if it is small."""
-    for row in _starts(height):
-        for col in _starts(width):
+def _sample(read: Read, windows: Iterable[Rect]) -> NDArray[Any]:
+    """The values of valid pixels in windows, as many as are wanted at most."""
+    samples: list[NDArray[Any]] = [np.empty(0, np.uint8)]
+    count = 0
+    for rect in windows:
+        values, valid = read(rect)
+        samples.append((values if valid is None else values[:, valid]).reshape(-1))
+        count += samples[-1].size
+        if count > PLENTY:
+            break
+    return np.concatenate(samples)
+
+
+def spread_windows(width: int, height: int, a_side: int = SAMPLES_A_SIDE) -> Iterator[Rect]:
+    """Windows in even steps over a scene, so many along either side; all of it if it is small."""
+    for row in _starts(height, a_side):
+        for col in _starts(width, a_side):
             yield Rect(col, row, min(SAMPLE_SIDE, width - col), min(SAMPLE_SIDE, height - row))
 
 
-def _starts(length: int) -> list[int]:
+def _starts(length: int, count: int) -> list[int]:
     whole = -(-length // SAMPLE_SIDE)
-    if whole <= SAMPLES_A_SIDE:
+    if whole <= count:
         return [index * SAMPLE_SIDE for index in range(whole)]
-    return [round(index * (length - SAMPLE_SIDE) / (SAMPLES_A_SIDE - 1)) for index in range(SAMPLES_A_SIDE)]
+    return [round(index * (length - SAMPLE_SIDE) / (count - 1)) for index in range(count)]

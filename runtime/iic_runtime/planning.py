@@ -75,6 +75,11 @@ def plan_target(
     """Look at the scene and settle everything that can be wrong about it before the first pixel is labelled."""
     info = describe(scene)
     bidx = match_bands(card.bands, info.descriptions, info.interpretations, bands)
+    if any(info.interpretations[band - 1] == "palette" for band in bidx):
+        raise SceneError(
+            f"{scene} holds numbers of colours in a table, not colours; expand it first, "
+            "e.g. gdal_translate -expand rgb."
+        )
     source = SceneSource(
         path=scene,
         bidx=bidx,
@@ -134,6 +139,8 @@ def _look(source: SceneSource, kind: str) -> Iterator[Look]:
     with replace(source, dtype=kind, fill=(0.0,) * len(source.bidx)).open() as scene:
 
         def look(rect: Rect) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
+            if not scene.may_hold_data(rect):
+                return np.empty((len(source.bidx), 0, 0), kind), None
             pixels = scene.read(rect)
             return pixels.values, pixels.valid
 

@@ -8,11 +8,14 @@ import pytest
 import rasterio
 from conftest import landscape
 from rasterio.enums import ColorInterp
+from rasterio.transform import from_origin
+from rasterio.windows import Window
 from tiny_onnx import make_model
 
 from iic_runtime import segment_raster
 
 MakeScene = Callable[..., Path]
+WHERE = from_origin(500000, 5400000, 0.5, 0.5)
 NAMES = ("red", "green", "blue", "nir", "where")
 
 
@@ -102,3 +105,40 @@ def test_a_model_whose_range_begins_below_its_type(make_scene: MakeScene, tmp_pa
     values[:, :5] = 0
     segment_raster(make_scene(values, nodata=0), tmp_path / "map.tif", model, device="cpu")
     assert (read(tmp_path / "map.tif")[:5] == 255).all()
+
+
+@pytest.mark.parametrize("sparse", [True, False])
+def test_rescale_auto_finds_the_data_of_a_nearly_empty_scene(
+    make_scene: MakeScene, model: Path, tmp_path: Path, sparse: bool
+) -> None:
+    scene = tmp_path / "sparse.tif"
+    layout = {
+        "tiled": True,
+        "sparse_ok": sparse,
+        "nodata": 0,
+        "compress": "zstd",
+        "photometric": "MINISBLACK",
+    }
+    size = {"width": 6000, "height": 5000, "count": 4, "dtype": "uint16"}
+    with rasterio.open(
+        scene, "w", driver="GTiff", crs="EPSG:32631", transform=WHERE, **size, **layout
+    ) as dataset:
+        dataset.descriptions = NAMES[:4]
+        values = landscape(256, 256).astype(np.uint16) * 30
+        dataset.write(values, window=Window(2304, 2560, 256, 256))
+    segment_raster(scene, tmp_path / "map.tif", model, device="cpu", rescale="auto")
+    low, high = np.percentile(values, [2, 98])
+    segment_raster(scene, tmp_path / "told.tif", model, device="cpu", rescale=f"{low},{high}")
+    assert np.mean(read(tmp_path / "map.tif") != read(tmp_path / "told.tif")) < 1e-3
+    assert (read(tmp_path / "map.tif") != 255).sum() == 256 * 256
+
+
+def test_numbers_of_colours_are_not_taken_for_colours(make_scene: MakeScene, tmp_path: Path) -> None:
+    model = tmp_path / "grey.onnx"
+    model.write_bytes(make_model(bands=("gray",)))
+    scene = make_scene(landscape(40, 50, bands=1), descriptions=None, photometric="PALETTE")
+    with rasterio.open(scene, "r+") as dataset:
+        dataset.write_colormap(1, {value: (value, 0, 0, 255) for value in range(256)})
+    with pytest.raises(OSError, match="-expand rgb"):
+        segment_raster(scene, tmp_path / "map.tif", model, device="cpu", bands=["1"])
+    assert not (tmp_path / "map.tif").exists()
