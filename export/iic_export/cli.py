@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from iic_runtime.cli.shell import Quiet, Traceback, Verbose, shell
+from iic_geotools.shell import Quiet, Traceback, Verbose, shell
 
 if TYPE_CHECKING:
     from iic_export.naming import Naming

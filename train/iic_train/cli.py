@@ -1,16 +1,12 @@
 """`iic-train`: train, go on, evaluate, fine-tune and report."""
 
 import json
-import logging
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
-from iic_geotools.errors import IICError, UsageError
+from iic_geotools.shell import Quiet, Traceback, shell
 
 app = typer.Typer(
     add_completion=False,
@@ -58,24 +54,6 @@ Weights = Annotated[
 RunFolder = Annotated[
     Path | None, typer.Argument(help="A run folder; by default the newest under --runs.", show_default=False)
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say only what is wrong.")]
-Traceback = Annotated[bool, typer.Option("--traceback", help="Show where in the code an error comes from.")]
-
-
-@contextmanager
-def shell(quiet: bool = False, traceback: bool = False) -> Iterator[None]:
-    """Run a command's body: exit code 2 for wrong usage, 1 for other errors, 130 when interrupted."""
-    logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr, force=True)
-    logging.getLogger("iic_train").setLevel(logging.ERROR if quiet else logging.INFO)
-    try:
-        yield
-    except IICError as error:
-        if traceback:
-            raise
-        typer.echo(f"Error: {error}", err=True)
-        raise typer.Exit(2 if isinstance(error, UsageError) else 1) from error
-    except KeyboardInterrupt as error:
-        raise typer.Exit(130) from error
 
 
 def _add_preset(preset_name: str, summary: str) -> None:
@@ -119,7 +97,7 @@ def _add_preset(preset_name: str, summary: str) -> None:
             option: arguments[option] for option in arguments.keys() - {"preset_name", "resume", "traceback"}
         }
         options["passes"] = passes.split(",") if passes else None
-        with shell(quiet, traceback):
+        with shell(quiet=quiet, traceback=traceback):
             if resume:
                 _resume(runs / name if name else None, runs, epochs, device, workers, quiet)
                 return
@@ -199,7 +177,7 @@ def rasters(
         "margin": margin,
         "nodata": nodata,
     }
-    with shell(quiet, traceback):
+    with shell(quiet=quiet, traceback=traceback):
         from iic_train.rasters import train_rasters
 
         run = train_rasters(
@@ -230,7 +208,7 @@ def resume(
     traceback: Traceback = False,
 ) -> None:
     """Go on with an interrupted run from its last finished epoch, as if it had not stopped."""
-    with shell(quiet, traceback):
+    with shell(quiet=quiet, traceback=traceback):
         _resume(run, runs, epochs, device, workers, quiet)
 
 

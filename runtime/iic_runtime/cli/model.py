@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from iic_runtime.cli.shell import Traceback, shell
+from iic_geotools.shell import Traceback, shell
 
 app = typer.Typer(
     add_completion=False,

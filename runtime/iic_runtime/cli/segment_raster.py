@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from iic_runtime.cli.shell import Quiet, Traceback, Verbose, shell
+from iic_geotools.shell import Quiet, Traceback, Verbose, shell
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 main = app
