@@ -4,6 +4,7 @@
 `Scene` is an open handle for one thread.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -37,10 +38,29 @@ class SceneInfo:
     descriptions: tuple[str | None, ...]
     interpretations: tuple[str, ...]
     dtypes: tuple[str, ...]
-    nodata: float | None
+    nodatavals: tuple[float | None, ...]
     masked: bool
     files: tuple[str, ...]
     block: tuple[int, int]
+
+    @property
+    def nodata(self) -> float | None:
+        """The first band's value for "no data"."""
+        return self.nodatavals[0]
+
+    def nodata_of(self, bidx: tuple[int, ...]) -> float | None:
+        """The one value for "no data" of some bands.
+
+        Raises:
+            SceneError: they have several.
+        """
+        named = {value for band in bidx if (value := self.nodatavals[band - 1]) is not None}
+        if len({"nan" if math.isnan(value) else value for value in named}) > 1:
+            raise SceneError(
+                f"The bands of {self.path} have different nodata values "
+                f"({', '.join(f'{value:g}' for value in sorted(named))}); give them one, or say it with --nodata."
+            )
+        return named.pop() if named else None
 
 
 @dataclass(frozen=True)
@@ -202,7 +222,7 @@ def describe(path: str) -> SceneInfo:
             descriptions=tuple(dataset.descriptions),
             interpretations=tuple(_interpretation(dataset, band) for band in range(1, dataset.count + 1)),
             dtypes=tuple(dataset.dtypes),
-            nodata=dataset.nodata,
+            nodatavals=tuple(dataset.nodatavals),
             masked=MaskFlags.per_dataset in dataset.mask_flag_enums[0] or bool(_alpha_bands(dataset)),
             files=tuple(dataset.files),
             block=dataset.block_shapes[0],

@@ -89,5 +89,5 @@ def _provenance(target: Target, segmenter: Segmenter) -> dict[str, str]:
         "IIC_RUN": segmenter.card.origin.run,
         "IIC_ENGINE": segmenter.provider,
         "TIFFTAG_SOFTWARE": f"iic-edge {__version__}",
-        "IIC_SCENE": Path(target.info.path).name,
+        "IIC_SCENE": Path(target.info.path.partition("?")[0]).name,  # a URL's query may hold a token
     }

@@ -84,7 +84,7 @@ def plan_target(
         path=scene,
         bidx=bidx,
         dtype=card.dtype,
-        nodata=info.nodata if nodata is None else nodata,
+        nodata=info.nodata_of(bidx) if nodata is None else nodata,
         masked=has_mask(info, bidx) and nodata is None,
         fill=card.offset,
     )

@@ -174,7 +174,7 @@ def _source(
         path=info.path,
         bidx=bidx,
         dtype=card.dtype,
-        nodata=info.nodata if nodata is None else nodata,
+        nodata=info.nodata_of(bidx) if nodata is None else nodata,
         masked=False,
         fill=card.offset,
     )
@@ -205,7 +205,7 @@ def _info(image: xr.DataArray) -> SceneInfo:
         descriptions=_band_names(image, count),
         interpretations=("undefined",) * count,
         dtypes=(str(dtype),) * count,
-        nodata=image.rio.nodata,
+        nodatavals=(image.rio.nodata,) * count,
         masked=False,
         files=(),
         block=(height, width),

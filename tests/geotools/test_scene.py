@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import rasterio
+import rasterio.shutil
 from rasterio.enums import ColorInterp
 from rasterio.transform import Affine, from_origin
 
@@ -81,6 +82,18 @@ def test_an_alpha_band_read_as_infrared_is_no_mask(make_scene: MakeScene) -> Non
 
 def test_valid_pixels_with_a_nodata_outside_the_dtype() -> None:
     assert valid_pixels(noise(), -9999.0, None) is None
+
+
+def test_bands_with_nodata_values_of_their_own(make_scene: MakeScene, tmp_path: Path) -> None:
+    made = make_scene(noise(), nodata=0)
+    rasterio.shutil.copy(made, tmp_path / "scene.vrt", driver="VRT")
+    text = (tmp_path / "scene.vrt").read_text()
+    (tmp_path / "scene.vrt").write_text(text.replace("<NoDataValue>0", "<NoDataValue>7", 1))
+    info = describe(str(tmp_path / "scene.vrt"))
+    assert info.nodata_of((2, 3, 4)) == 0
+    assert info.nodata_of((1,)) == 7
+    with pytest.raises(SceneError, match=r"different nodata values \(0, 7\).*--nodata"):
+        info.nodata_of((1, 2))
 
 
 def test_failing_reads_raise(make_scene: MakeScene, tmp_path: Path) -> None:

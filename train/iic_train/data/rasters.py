@@ -90,7 +90,7 @@ def open_scenes(
             path=info.path,
             bidx=bidx,
             dtype=dtype,
-            nodata=info.nodata if nodata is None else nodata,
+            nodata=info.nodata_of(bidx) if nodata is None else nodata,
             masked=has_mask(info, bidx) and nodata is None,
             fill=(0.0,) * len(bidx),
         )
