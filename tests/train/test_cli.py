@@ -246,11 +246,15 @@ def test_options_of_rasters_reach_the_run(tmp_path):
         "0.5",
         "--vigour",
         "0.3",
+        "--jitter",
+        "0.1",
     ]
     call("rasters", raster, "--classes", "3", *small, *chosen)
     config = newest_run(tmp_path / "runs").config
     assert (config.network.name, config.network.clusters_a, config.passes) == ("local", None, ("b",))
-    assert (config.lamb_b, config.settling, config.pairs.photometry.vigour) == (0.8, 0.5, 0.3)
+    light = config.pairs.photometry
+    assert (config.lamb_b, config.settling, light.vigour) == (0.8, 0.5, 0.3)
+    assert (light.all_brightness, light.all_contrast, light.saturation) == pytest.approx((0.05, 0.04, 0.05))
 
 
 def test_label_rasters_are_for_evaluation_only(tmp_path):

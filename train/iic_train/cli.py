@@ -140,6 +140,9 @@ def rasters(
     settling: Annotated[
         float | None, typer.Option(min=0, max=1, help="Part of training over which --lamb is reached from 1.")
     ] = None,
+    jitter: Annotated[
+        float | None, typer.Option(min=0, help="Strength of the changes of light and colour, 1 by default.")
+    ] = None,
     vigour: Annotated[
         float | None, typer.Option(min=0, help="How much plants may be drier or greener in a view.")
     ] = None,
@@ -172,6 +175,7 @@ def rasters(
         "lr": lr,
         "lamb": lamb,
         "settling": settling,
+        "jitter": jitter,
         "vigour": vigour,
         "radius": radius,
         "margin": margin,

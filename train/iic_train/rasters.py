@@ -46,6 +46,7 @@ def raster_config(
     lr: float = 1e-3,
     lamb: float = 1.0,
     settling: float = 0.0,
+    jitter: float = 1.0,
     vigour: float = PAIRS.photometry.vigour,
     radius: int = 5,
     margin: int = 0,
@@ -81,7 +82,7 @@ def raster_config(
             offset=constants.offset,
             scale=constants.scale,
         ),
-        pairs=replace(PAIRS, photometry=replace(PAIRS.photometry, vigour=vigour)),
+        pairs=_pairs(jitter, vigour),
         size=size,
         passes=("ab",) if overclusters else ("b",),
         epochs=epochs,
@@ -97,6 +98,19 @@ def raster_config(
         evaluation_images=16,
         seed=seed,
     )
+
+
+def _pairs(jitter: float, vigour: float) -> DensePairs:
+    """`PAIRS` with its changes of light and colour `jitter` times as strong."""
+    light = PAIRS.photometry
+    changed = replace(
+        light,
+        all_brightness=jitter * light.all_brightness,
+        all_contrast=jitter * light.all_contrast,
+        saturation=jitter * light.saturation,
+        vigour=vigour,
+    )
+    return replace(PAIRS, photometry=changed)
 
 
 def choose_channels(info: SceneInfo, bands: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -157,8 +171,9 @@ def train_rasters(
         **settings: `bands` (by name or number, in order), `nodata` (over what the files say), `reduce` (train
             at a resolution so many times coarser), `labels` (rasters, one a scene, for evaluation only) and
             `label_classes` (`NAME=VALUE,VALUE...`), `clusters_a` (0: no overclustering head), `sub_heads`, `size`
-            (of the windows), `epochs`, `steps` (of an epoch), `batch`, `lr`, `lamb`, `settling`, `vigour`,
-            `radius`, `margin`, `cells`, `seed`.
+            (of the windows), `epochs`, `steps` (of an epoch), `batch`, `lr`, `lamb`, `settling`, `jitter`
+            (strength of the changes of light and colour), `vigour`, `radius`, `margin`, `cells`,
+            `seed`.
 
     Raises:
         SceneError: A scene cannot be read.
