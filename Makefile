@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: test lint demo clean
+.PHONY: qgis-plugin test lint demo clean
 
 # Everything a change must pass: install, lint, types, layering, tests.
 test: lint
@@ -29,6 +29,10 @@ demo: $(VENV)/installed
 	$(BIN)/iic-segment-raster examples/scene.tif demo/map.tif --model demo/model.onnx --overwrite \
 		--polygons demo/map.gpkg --stats demo/areas.csv --preview demo/preview.png
 	@echo "demo/map.tif, demo/map.gpkg, demo/areas.csv, demo/preview.png; the training report: demo/runs/example/report.html"
+
+# The zip that QGIS installs (Plugins > Manage and Install Plugins > Install from ZIP).
+qgis-plugin:
+	$(PYTHON) runtime/qgis_plugin/pack.py
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

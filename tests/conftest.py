@@ -26,6 +26,8 @@ settings.load_profile("patient")
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("gdal") and shutil.which("gdalinfo") is None:
         pytest.skip("GDAL's command-line tools are not installed")
+    if item.get_closest_marker("qgis") and shutil.which("qgis_process.bin") is None:
+        pytest.skip("QGIS is not installed")
 
 
 @pytest.fixture(autouse=True)

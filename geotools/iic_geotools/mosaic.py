@@ -56,7 +56,7 @@ def write_mosaic(maps: Sequence[Path], out: Path, classes: Sequence[MapClass]) -
         f'<Metadata><MDI key="{_MARK}">{len(maps)} maps</MDI></Metadata>',
         f'<VRTRasterBand dataType="Byte" band="1" blockXSize="{_BLOCK}" blockYSize="{_BLOCK}">',
         f"<NoDataValue>{NODATA}</NoDataValue>",
-        colour_table(classes),
+        colour_table(classes, len(classes)),
         f"<CategoryNames>{names}</CategoryNames>",
         *(_source(each, rect, out) for each, rect in zip(maps, rects, strict=True)),
         "</VRTRasterBand>\n</VRTDataset>",

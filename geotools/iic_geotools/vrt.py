@@ -135,12 +135,12 @@ def _wkt(crs: CRS) -> str:
         return str(crs.to_wkt())
 
 
-def colour_table(classes: Sequence[MapClass]) -> str:
-    """The colours of the values 0, 1, ... in the XML of a virtual raster's band."""
+def colour_table(classes: Sequence[MapClass], length: int = NODATA + 1) -> str:
+    """The colours of the values 0, 1, ... in the XML of a virtual raster's band, padded to `length` for GeoTIFF."""
     entries = [
         f'<Entry c1="{r}" c2="{g}" c3="{b}" c4="255"/>' for r, g, b in (rgb(c.colour) for c in classes)
     ]
-    unused = ['<Entry c1="0" c2="0" c3="0" c4="0"/>'] * (NODATA + 1 - len(entries))
+    unused = ['<Entry c1="0" c2="0" c3="0" c4="0"/>'] * (length - len(entries))
     return f"<ColorInterp>Palette</ColorInterp>\n<ColorTable>{''.join(entries + unused)}</ColorTable>\n"
 
 

@@ -39,7 +39,7 @@ def chunks(length: int) -> st.SearchStrategy[tuple[int, ...]]:
     return cuts.map(lambda at: tuple(int(n) for n in np.diff([0, *sorted(at), length])))
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(rows=chunks(70), columns=chunks(90), bands=st.sampled_from([1, 3, 4]))
 def test_any_chunks_give_the_same_labels(rows: tuple[int, ...], columns: tuple[int, ...], bands: int) -> None:
     values = landscape(70, 90)
