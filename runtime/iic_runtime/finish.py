@@ -13,7 +13,6 @@ from iic_geotools.pam import sidecar_path
 from iic_geotools.parts import PartFolder
 from iic_geotools.preview import preview
 from iic_geotools.scene import open_raster
-from iic_geotools.vectors import polygonise
 from iic_runtime.card import Card
 from iic_runtime.outputs import Outputs
 from iic_runtime.planning import Target
@@ -49,6 +48,8 @@ def finish(
         file = making(outputs.confidence)
         assemble(placed["confidence"], file, grid, classes=None, tags=tags, options=options)
     if outputs.polygons:
+        from iic_geotools.vectors import polygonise  # brings pandas along where that is installed
+
         polygonise(whole, making(outputs.polygons), classes, min_area)
     areas = class_areas(whole, classes) if outputs.stats or outputs.preview else None
     if outputs.stats and areas:

@@ -19,7 +19,6 @@ from iic_geotools.grid import Rect
 from iic_geotools.regions import Area, Bounds, pixels_within
 from iic_geotools.rescale import Rescale, parse_rescale, robust_range
 from iic_geotools.scene import SceneInfo, SceneSource, describe, has_mask
-from iic_geotools.vectors import read_aoi
 from iic_geotools.vrt import MapGrid
 from iic_runtime.card import Card
 
@@ -192,6 +191,8 @@ def _region(grid: MapGrid, bounds: Bounds | None, aoi: Path | None) -> tuple[Rec
     region = whole if bounds is None else pixels_within(bounds, grid.transform, grid.width, grid.height)
     if aoi is None:
         return region, None
+    from iic_geotools.vectors import read_aoi  # brings pandas along where that is installed
+
     area = Area.of(read_aoi(aoi, grid.crs, grid.extent), grid.transform)
     region = region.intersection(area.rect(grid.width, grid.height))
     if region.empty:

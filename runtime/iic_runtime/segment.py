@@ -16,7 +16,6 @@ from iic_geotools.errors import UsageError
 from iic_geotools.grid import Grid, Part, Tile
 from iic_geotools.parts import PartFolder
 from iic_geotools.regions import Bounds
-from iic_geotools.vectors import check_polygons
 from iic_runtime.cluster import Cluster, connected
 from iic_runtime.engines import Device
 from iic_runtime.finish import Placed, finish, made_before
@@ -146,6 +145,8 @@ def segment_raster(
     )
     outputs.check_inputs(target.info.files)
     if outputs.polygons is not None:
+        from iic_geotools.vectors import check_polygons  # brings pandas along where that is installed
+
         check_polygons(outputs.polygons, target.map_grid, min_area)
     job = _job(target, segmenter, confidence is not None)
     work = job.work(target.manifest(), dict(options), min_area)
