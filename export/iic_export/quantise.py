@@ -1,7 +1,9 @@
 """8-bit arithmetic: static quantisation of the convolutions, calibrated on the run's own pictures."""
 
+import logging
 import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +12,8 @@ from numpy.typing import NDArray
 
 from iic_geotools.errors import ModelError
 
-QUANTISED_WEIGHTS = ("trunk.", "head.")
-"""Scaling, the Sobel filter and what follows the head are cheap and stay in float32."""
+QUANTISED_WEIGHTS = "trunk."
+"""All but the trunk's first convolution; that, the head and what is around them cost little and decide much."""
 FOLLOWING = ("Relu", "MaxPool")
 """Quantised too, so that whole numbers go from one convolution to the next."""
 
@@ -19,7 +21,7 @@ FOLLOWING = ("Relu", "MaxPool")
 def quantise(
     model: onnx.ModelProto, pictures: Sequence[NDArray[Any]], *, symmetric: bool = False
 ) -> onnx.ModelProto:
-    """Quantise trunk and head, weights by channel, with QuantizeLinear and DequantizeLinear around each layer.
+    """Quantise the trunk, weights by channel, with QuantizeLinear and DequantizeLinear around each layer.
 
     Args:
         model: A float32 model.
@@ -45,7 +47,7 @@ def quantise(
             return None if picture is None else {"image": picture[None]}
 
     named = _with_names(model)
-    with tempfile.TemporaryDirectory(prefix="iic-export-") as folder:
+    with tempfile.TemporaryDirectory(prefix="iic-export-") as folder, _no_advice():
         source, target = Path(folder) / "float.onnx", Path(folder) / "int8.onnx"
         onnx.save(onnx.shape_inference.infer_shapes(named), source)
         quantize_static(
@@ -68,6 +70,17 @@ def quantise(
     return made
 
 
+@contextmanager
+def _no_advice() -> Iterator[None]:
+    """The quantiser gives its users advice on the root logger that was followed already."""
+    root, level = logging.getLogger(), logging.getLogger().level
+    root.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        root.setLevel(level)
+
+
 def _with_names(model: onnx.ModelProto) -> onnx.ModelProto:
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
@@ -77,10 +90,12 @@ def _with_names(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _quantised_nodes(model: onnx.ModelProto) -> list[str]:
-    chosen, reached = [], set()
+    chosen, reached, seen_first = [], set(), False
     for node in model.graph.node:
         weight = node.input[1] if node.op_type == "Conv" else ""
-        if weight.startswith(QUANTISED_WEIGHTS) or (node.op_type in FOLLOWING and node.input[0] in reached):
+        quantised = weight.startswith(QUANTISED_WEIGHTS) and seen_first
+        seen_first |= weight.startswith(QUANTISED_WEIGHTS)
+        if quantised or (node.op_type in FOLLOWING and node.input[0] in reached):
             chosen.append(node.name)
             reached |= set(node.output)
     if not chosen:

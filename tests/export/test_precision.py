@@ -24,7 +24,6 @@ def test_pixels_and_labels_stay_8_bit(small):
 
 def test_the_trunk_is_what_was_asked_for(small):
     graph = onnx.load(small.path).graph
-    kinds = [node.op_type for node in graph.node]
     weights = {weight.name: weight for weight in graph.initializer}
     if small.card.precision == "fp16":
         convolved = [weights[node.input[1]].data_type for node in graph.node if node.op_type == "Conv"]
@@ -32,13 +31,14 @@ def test_the_trunk_is_what_was_asked_for(small):
         assert len(convolved) == 7
     else:
         made = {output: node for node in graph.node for output in node.output}
-        for node in graph.node:
-            if node.op_type == "Conv":
-                scales = [made[name].input[1] for name in node.input[:2]]
-                assert [made[name].op_type for name in node.input[:2]] == ["DequantizeLinear"] * 2
-                width = weights[scales[1]].dims
-                assert list(width) == [weights[made[node.input[1]].input[0]].dims[0]]
-        assert kinds.count("Conv") == 7
+        convolutions = [node for node in graph.node if node.op_type == "Conv"]
+        assert len(convolutions) == 7
+        for node in convolutions[1:-1]:
+            assert [made[name].op_type for name in node.input[:2]] == ["DequantizeLinear"] * 2
+            scales = weights[made[node.input[1]].input[1]].dims
+            assert list(scales) == [weights[made[node.input[1]].input[0]].dims[0]]
+        for node in (convolutions[0], convolutions[-1]):
+            assert node.input[1] in weights
 
 
 def test_tiles_equal_the_whole(small):
@@ -59,15 +59,19 @@ def test_it_says_what_the_float32_model_says(small, exported):
 
 
 def test_a_floor_that_is_not_reached_leaves_no_file(trained, tmp_path, monkeypatch):
-    """Calibrated on nothing but black, int8 saturates everywhere else."""
+    """A head of the opposite sign prefers the least likely cluster: quantised ever so well, its labels are wrong."""
+    from onnx import numpy_helper
+
     from iic_export import making
 
     right = making.quantise
-    monkeypatch.setattr(
-        making,
-        "quantise",
-        lambda model, pictures, symmetric: right(model, [pictures[0] * 0], symmetric=symmetric),
-    )
+
+    def wrong(model, pictures, symmetric):
+        head = next(weight for weight in model.graph.initializer if weight.name == "head.weight")
+        head.CopyFrom(numpy_helper.from_array(-numpy_helper.to_array(head), head.name))
+        return right(model, pictures, symmetric=symmetric)
+
+    monkeypatch.setattr(making, "quantise", wrong)
     with pytest.raises(ModelError, match=r"less than 99\.00%: nothing was written"):
         export(trained.run, tmp_path / "m.onnx", precision="int8")
     assert list(tmp_path.iterdir()) == []
