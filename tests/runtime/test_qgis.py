@@ -69,6 +69,7 @@ def qgis(tmp_path: Path, command: Path) -> Callable[..., "subprocess.CompletedPr
     )
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     environment |= {"QT_QPA_PLATFORM": "offscreen", "QGIS_CUSTOM_CONFIG_PATH": str(home), "HOME": str(home)}
+    environment["PATH"] = "/usr/bin:/bin"  # QGIS takes the first python3 on it for its own
 
     def run(*arguments: object) -> "subprocess.CompletedProcess[str]":
         return subprocess.run(
