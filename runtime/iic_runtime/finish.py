@@ -12,6 +12,7 @@ from iic_geotools.grid import Rect
 from iic_geotools.pam import sidecar_path
 from iic_geotools.parts import PartFolder
 from iic_geotools.preview import preview
+from iic_geotools.qgis_style import map_style, style_path
 from iic_geotools.scene import open_raster
 from iic_runtime.card import Card
 from iic_runtime.outputs import Outputs
@@ -44,6 +45,7 @@ def finish(
 
     whole = making(outputs.map)
     assemble(placed["labels"], whole, grid, classes=classes, tags=tags, options=options)
+    making(outputs.style).write_bytes(map_style(classes))
     if outputs.confidence:
         file = making(outputs.confidence)
         assemble(placed["confidence"], file, grid, classes=None, tags=tags, options=options)
@@ -63,6 +65,8 @@ def finish(
             put_in_place(sidecar_path(source), sidecar_path(final))
         else:
             sidecar_path(final).unlink(missing_ok=True)  # that of a file which is being replaced
+        if final == outputs.confidence and final.exists():
+            style_path(final).unlink(missing_ok=True)
         put_in_place(source, final)
 
 

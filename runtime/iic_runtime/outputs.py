@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from iic_geotools.errors import OutputError, UsageError
+from iic_geotools.qgis_style import style_path
 
 MAP_SUFFIXES = (".tif", ".tiff")
 
@@ -26,6 +27,11 @@ class Outputs:
         """All that is wanted."""
         every = (self.map, self.confidence, self.polygons, self.stats, self.preview)
         return [file for file in every if file is not None]
+
+    @property
+    def style(self) -> Path:
+        """The map's legend for QGIS."""
+        return style_path(self.map)
 
     @property
     def parts(self) -> Path:
@@ -74,7 +80,7 @@ class Outputs:
         Raises:
             OutputError: a file is there already.
         """
-        for file in self.files:
+        for file in (*self.files, self.style):
             if file.exists():
                 raise OutputError(f"{file} exists; give another name, or --overwrite to replace it.")
 

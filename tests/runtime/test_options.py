@@ -92,8 +92,10 @@ def test_a_replaced_class_map_takes_its_names_along(
     scene, old = make_scene(landscape(30, 30)), tmp_path / "old.tif"
     segment_raster(scene, old, model, device="cpu")
     assert (tmp_path / "old.tif.aux.xml").exists()
+    assert (tmp_path / "old.qml").exists()
     segment_raster(scene, tmp_path / "map.tif", model, device="cpu", confidence=old, overwrite=True)
     assert not (tmp_path / "old.tif.aux.xml").exists()
+    assert not (tmp_path / "old.qml").exists()
 
 
 @pytest.mark.parametrize("bands", [("nir",), ("nir", "red"), ("nir", "red", "green")])

@@ -105,9 +105,11 @@ def test_segment_raster_in_qgis(
     picture = Path(os.environ.get("IIC_KEEP_PICTURES", tmp_path)) / "qgis.png"
     render = Path(__file__).with_name("qgis_render.py")
     told = qgis(SYSTEM_PYTHON, render, picture, files["OUTPUT"], files["POLYGONS"])
+    plain = qgis(SYSTEM_PYTHON, render, tmp_path / "own.png", tmp_path / "own.tif")
     colours = {"cluster 0": "#0072b2", "cluster 1": "#e69f00", "cluster 2": "#009e73", "cluster 3": "#cc79a7"}
     expected = {"legends": [colours, colours], "drawn": True}
     assert json.loads(told.stdout.splitlines()[-1]) == expected, told.stderr
+    assert json.loads(plain.stdout.splitlines()[-1])["legends"] == [colours], plain.stderr
     drawn = Counter(map(tuple, np.asarray(Image.open(picture).convert("RGB")).reshape(-1, 3).tolist()))
     for value in set(np.unique(labels)) - {255}:
         red, green, blue = (int(list(colours.values())[value][i : i + 2], 16) for i in (1, 3, 5))

@@ -39,6 +39,7 @@ def test_the_map_is_the_whole_image_run(make_scene: MakeScene, model: Path, tmp_
     assert summary.pixels == 301 * 411
     assert summary.tiles_run == 5 * 7
     assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "map.qml",
         "map.tif",
         "map.tif.aux.xml",
         "model.onnx",

@@ -17,7 +17,7 @@ from qgis.core import (
 )
 
 from .command import CommandError, arguments, find_command, run
-from .style import style_map, style_polygons
+from .style import style_polygons
 
 SETTING = "IIC_COMMAND"
 
@@ -98,7 +98,6 @@ class SegmentRaster(QgsProcessingAlgorithm):
                 return {}
         except CommandError as error:
             raise QgsProcessingException(str(error)) from error
-        style_map(outputs["OUTPUT"])
         if "POLYGONS" in outputs:
             style_polygons(outputs["POLYGONS"], outputs["OUTPUT"])
         return outputs

@@ -1,4 +1,4 @@
-"""How QGIS draws the results: the model's names and colours, kept in a .qml file beside each of them."""
+"""How QGIS draws the polygons: the map's names and colours, kept in a .qml file beside them, as the map has its own."""
 
 from __future__ import annotations
 
@@ -23,13 +23,6 @@ def classes(map_file: str) -> list[Any]:
     # A GeoTIFF's colour table always has 256 entries; how many are classes is in the sidecar.
     names = ElementTree.parse(f"{map_file}.aux.xml").findall("PAMRasterBand/CategoryNames/Category")
     return list(table)[: len(names)]
-
-
-def style_map(map_file: str) -> None:
-    """Write the map's style."""
-    layer = QgsRasterLayer(map_file, "map")
-    layer.setRenderer(QgsPalettedRasterRenderer(layer.dataProvider(), 1, classes(map_file)))
-    layer.saveNamedStyle(_beside(map_file))
 
 
 def style_polygons(file: str, map_file: str) -> None:
