@@ -28,6 +28,5 @@ def map_style(classes: Sequence[MapClass]) -> bytes:
         shown = {"value": str(value), "color": entry.colour, "alpha": "255", "label": entry.name}
         ET.SubElement(palette, "paletteEntry", shown)
     ET.indent(root)
-    return b"<!DOCTYPE qgis PUBLIC 'http://mrcc.com/qgis.dtd' 'SYSTEM'>\n" + ET.tostring(
-        root, encoding="utf-8"
-    )
+    head = b"<!DOCTYPE qgis PUBLIC 'http://mrcc.com/qgis.dtd' 'SYSTEM'>\n"
+    return head + bytes(ET.tostring(root, encoding="utf-8"))
