@@ -364,6 +364,10 @@ def test_two_processes_train_one_network(tmp_path):
 
 def test_ctrl_c_says_how_to_go_on(tmp_path):
     path = script(tmp_path, epochs=5000, steps=1, selection_steps=1, evaluation_images=0)
+    # What a shell starts in the background is deaf to SIGINT.
+    path.write_text(
+        f"import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n{path.read_text()}"
+    )
     process = subprocess.Popen(
         [sys.executable, str(path)], env=environment(), stderr=subprocess.PIPE, text=True
     )
