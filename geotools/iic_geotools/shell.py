@@ -15,6 +15,8 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say only what is wro
 Traceback = Annotated[bool, typer.Option("--traceback", help="Show where in the code an error comes from.")]
 
 INTERRUPTED = 130
+# What commands import only when they run, and the extra that brings it.
+_EXTRAS = {"torch": "train", "safetensors": "train", "scipy": "train"}
 
 
 @contextmanager
@@ -31,6 +33,12 @@ def shell(verbose: bool = False, quiet: bool = False, traceback: bool = False) -
             raise
         typer.echo(f"Error: {error}", err=True)
         raise typer.Exit(2 if isinstance(error, UsageError) else 1) from error
+    except ModuleNotFoundError as error:
+        extra = _EXTRAS.get((error.name or "").partition(".")[0])
+        if traceback or extra is None:
+            raise
+        typer.echo(f"Error: This needs the package {error.name}: pip install 'iic-edge[{extra}]'.", err=True)
+        raise typer.Exit(1) from error
     except KeyboardInterrupt as error:
         typer.echo("Interrupted.", err=True)
         raise typer.Exit(INTERRUPTED) from error
