@@ -45,7 +45,8 @@ def made_scene(path: Path, side: int = 1024) -> Path:
 def train(network: str, scene: Path, runs: Path, steps: int) -> Path:
     """A run of a few steps."""
     from iic_train.config import DataConfig, TrainConfig
-    from iic_train.data.rasters import find_constants, open_scenes
+    from iic_train.data.rasters import find_constants
+    from iic_train.data.scenes import open_scenes
     from iic_train.loop import train as run_training
     from iic_train.networks import NetworkConfig
     from iic_train.pairs import DensePairs

@@ -23,7 +23,8 @@ from torch.nn import functional as F
 from iic_geotools.grid import Rect
 from iic_train.baselines import kmeans_baseline
 from iic_train.config import DataConfig
-from iic_train.data.rasters import Labels, SceneReader, parse_groups, raster_dataset, scenes_of
+from iic_train.data.rasters import Labels, parse_groups, raster_dataset
+from iic_train.data.scenes import SceneReader, scenes_of
 from iic_train.metrics import Confusion, Counts, many_to_one, one_to_one, score
 from iic_train.networks import Network
 from iic_train.rasters import train_rasters

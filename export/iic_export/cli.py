@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from iic_geotools.shell import Quiet, Traceback, Verbose, shell
+from iic_geotools.shell import Quiet, Traceback, Verbose, number_range, shell
 
 if TYPE_CHECKING:
     from iic_export.naming import Naming
@@ -112,7 +112,7 @@ def export(
             name=name,
             attribution=attribution,
             licence=licence,
-            gsd_range=_pair(gsd_range),
+            gsd_range=number_range(gsd_range, "--gsd-range"),
             stac=stac,
             runs=runs,
             overwrite=overwrite,
@@ -140,17 +140,3 @@ def _naming(
     from iic_export.naming import Naming
 
     return Naming(labels, field, tuple(classes), scene)
-
-
-def _pair(text: str | None) -> tuple[float, float] | None:
-    from iic_geotools.errors import UsageError
-
-    if text is None:
-        return None
-    try:
-        low, high = (float(number) for number in text.split(","))
-    except ValueError:
-        raise UsageError(f'--gsd-range takes MIN,MAX, e.g. 0.1,0.5, not "{text}".') from None
-    if not 0 < low <= high:
-        raise UsageError(f"--gsd-range takes MIN,MAX above 0 with MIN below MAX, not {text}.")
-    return low, high

@@ -89,7 +89,8 @@ def export(
         name: What to call the model; by default as the run is called.
         attribution: Whose data the run was trained on; by default the names of its scenes or data set.
         licence: Licence of that data.
-        gsd_range: Smallest and largest ground sample distance in metres that the model is meant for.
+        gsd_range: Smallest and largest ground sample distance in metres that the model is meant for;
+            by default those it was trained at, if they were several.
         stac: Also write the card as a STAC item, .json.
         runs: Folder of the run folders.
         overwrite: Replace a model file that exists.
@@ -119,7 +120,9 @@ def export(
     if (probabilities or not subject.config.dense) and not tensorrt:
         outputs.append("probabilities")
     model = with_outputs(made.model, outputs)
-    card = replace(card, gsd_range=gsd_range, precision=precision, parity=made.figures())
+    card = replace(
+        card, gsd_range=gsd_range or _trained_range(subject), precision=precision, parity=made.figures()
+    )
     content, card = settle(model, card)
     if tensorrt:
         proof = _engine_proof(subject, merge, card, min_agreement)
@@ -226,6 +229,11 @@ def clusters(count: int) -> tuple[MapClass, ...]:
             "or name them with --labels."
         )
     return tuple(MapClass(f"cluster {label}", colour) for label, colour in enumerate(distinct_colours(count)))
+
+
+def _trained_range(subject: Subject) -> tuple[float, float] | None:
+    found = subject.run.data.get("gsd_range")
+    return None if found is None else (found[0], found[1])
 
 
 def _data_name(subject: Subject) -> str:

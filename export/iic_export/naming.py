@@ -17,7 +17,8 @@ from iic_geotools.colours import MapClass, distinct_colours
 from iic_geotools.errors import SceneError, UsageError
 from iic_geotools.grid import Grid, Rect
 from iic_geotools.scene import describe
-from iic_train.data.rasters import SceneReader, Scenes, open_scenes, parse_groups
+from iic_train.data.rasters import parse_groups
+from iic_train.data.scenes import SceneReader, Scenes, open_scenes, resolution_of
 
 _LOG = logging.getLogger(__name__)
 TILE = 512
@@ -96,7 +97,11 @@ def _scenes(subject: Subject, naming: Naming) -> Scenes:
     if not paths:
         raise UsageError("The run was not trained on rasters: name the scene under the labels with --scene.")
     return open_scenes(
-        paths, subject.network.config.channels, bands=data.bands, nodata=data.nodata, reduce=data.reduce
+        paths,
+        subject.network.config.channels,
+        bands=data.bands,
+        nodata=data.nodata,
+        resolution=resolution_of(data),
     )
 
 
@@ -112,7 +117,7 @@ def _count(
     height, width = scenes.shapes[index]
     predict = trained(subject.network, subject.config.pairs)
     for tile in Grid(width, height, TILE, subject.network.halo, subject.network.stride):
-        values = _coarse(labels, tile.core, scenes.reduce)
+        values = _coarse(labels, tile.core, scenes.times[index])
         if (values == NOT_LABELLED).all():
             continue
         pixels = reader.read(index, tile.read)

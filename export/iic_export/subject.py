@@ -102,7 +102,8 @@ def chips(subject: Subject) -> tuple[list[NDArray[Any]], bool]:
 def _own_chips(config: TrainConfig) -> list[NDArray[Any]]:
     data = config.data
     if data.name == "rasters":
-        from iic_train.data.rasters import Chips, scenes_of
+        from iic_train.data.rasters import Chips
+        from iic_train.data.scenes import scenes_of
 
         cut = Chips(scenes_of(data, config.network.channels), side=CHIP_SIDE)
         valid = {index: cut.valid(index) for index in _evenly(len(cut), 2 * CHIPS)}

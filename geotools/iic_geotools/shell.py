@@ -19,6 +19,23 @@ INTERRUPTED = 130
 _EXTRAS = {"torch": "train", "safetensors": "train", "scipy": "train"}
 
 
+def number_range(text: str | None, option: str) -> tuple[float, float] | None:
+    """The two numbers of an option MIN,MAX; None if it was not given.
+
+    Raises:
+        UsageError: It is anything else.
+    """
+    if text is None:
+        return None
+    try:
+        low, high = (float(number) for number in text.split(","))
+    except ValueError:
+        raise UsageError(f'{option} takes MIN,MAX, e.g. 0.2,1, not "{text}".') from None
+    if not 0 < low <= high < float("inf"):
+        raise UsageError(f"{option} takes MIN,MAX above 0 with MIN below MAX, not {text}.")
+    return low, high
+
+
 @contextmanager
 def shell(verbose: bool = False, quiet: bool = False, traceback: bool = False) -> Iterator[None]:
     """Run a command's body: exit code 2 for wrong usage, 1 for other errors, 130 when interrupted."""

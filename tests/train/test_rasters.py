@@ -12,13 +12,11 @@ from iic_geotools.grid import Rect
 from iic_train.data.rasters import (
     Chips,
     Labels,
-    SceneReader,
     Windows,
     find_constants,
-    fingerprint,
-    open_scenes,
     parse_groups,
 )
+from iic_train.data.scenes import Resolution, SceneReader, fingerprint, open_scenes
 from iic_train.loading import batches
 
 
@@ -97,12 +95,70 @@ def test_small_scenes_are_padded_with_pixels_that_do_not_count(tmp_path, rng):
 def test_reduced_resolution_averages_squares(tmp_path):
     values = np.arange(36, dtype=np.float32).reshape(1, 6, 6)
     values[0, 0, 0] = np.nan
-    scenes = open_scenes([write(tmp_path / "a.tif", values, names=("grey",))], ("grey",), reduce=2)
+    scenes = open_scenes(
+        [write(tmp_path / "a.tif", values, names=("grey",))], ("grey",), resolution=Resolution(2)
+    )
     assert (scenes.shapes, scenes.gsd) == (((3, 3),), pytest.approx(1.0))
     pixels = SceneReader(scenes).read(0, Rect(0, 0, 3, 3))
     assert not pixels.valid[0, 0]
     assert pixels.valid.sum() == 8
     assert pixels.values[0, 1, 1] == np.mean([14, 15, 20, 21])
+
+
+def test_a_range_of_resolutions_reads_each_scene_at_all_that_its_pixels_make(tmp_path, rng):
+    fine = write(
+        tmp_path / "fine.tif", rng.integers(0, 255, (1, 60, 80)).astype(np.uint8), names=("grey",), pixel=0.2
+    )
+    coarse = write(
+        tmp_path / "coarse.tif",
+        rng.integers(0, 255, (1, 60, 60)).astype(np.uint8),
+        names=("grey",),
+        pixel=0.6,
+    )
+    scenes = open_scenes([fine, coarse], ("grey",), resolution=Resolution(gsd=(0.2, 1.0)))
+    assert scenes.files == (0, 0, 0, 0, 0, 1)
+    assert scenes.times == (1, 2, 3, 4, 5, 1)
+    assert scenes.shapes == ((60, 80), (30, 40), (20, 26), (15, 20), (12, 16), (60, 60))
+    assert scenes.gsd == pytest.approx(0.2**0.5 * 1.0)
+    reader = SceneReader(scenes)
+    whole = reader.read(0, Rect(0, 0, 80, 60)).values
+    np.testing.assert_allclose(
+        reader.read(4, Rect(3, 2, 2, 2)).values[0, 0, 0], whole[0, 10:15, 15:20].mean(), atol=0.5
+    )
+    labels = Labels([fine, coarse], scenes, {"a": tuple(range(255))})
+    assert labels.read(4, Rect(0, 0, 16, 12)).shape == (12, 16)
+
+
+def test_resolutions_of_a_scene_are_drawn_alike_and_scenes_by_their_pixels(tmp_path, rng):
+    small = write(tmp_path / "a.tif", np.full((1, 40, 40), 1, np.uint8), names=("grey",), pixel=1.0)
+    large = write(tmp_path / "b.tif", np.full((1, 80, 120), 2, np.uint8), names=("grey",), pixel=0.5)
+    scenes = open_scenes([small, large], ("grey",), resolution=Resolution(gsd=(0.5, 1.0)))
+    windows = Windows(scenes, 16, find_constants(scenes).valid_shares)
+    values = windows.read(np.arange(700), rng).pixels[:, 0, 0, 0]
+    assert 60 <= (values == 1).sum() <= 145  # one seventh of the pixels
+    assert np.isclose(windows._chances, [1 / 7, 3 / 7, 3 / 7]).all()
+
+
+@pytest.mark.parametrize(
+    ("resolution", "message"),
+    [
+        (Resolution(gsd=(0.2, 1.0)), "--pixel-size"),
+        (Resolution(gsd=(0.2, 1.0), pixel_size=5.0), "pixels of 5 m"),
+    ],
+)
+def test_resolutions_that_cannot_be_made(tmp_path, resolution, message):
+    path = write(tmp_path / "a.tif", np.ones((1, 40, 40), np.uint8), names=("grey",), crs=None)
+    with pytest.raises(DataError, match=message):
+        open_scenes([path], ("grey",), resolution=resolution)
+
+
+def test_what_a_scene_does_not_say_about_its_pixels_can_be_told(tmp_path):
+    path = write(tmp_path / "a.tif", np.ones((1, 40, 40), np.uint8), names=("grey",), crs=None)
+    scenes = open_scenes([path], ("grey",), resolution=Resolution(gsd=(5, 10), pixel_size=5.0))
+    assert scenes.times == (1, 2)
+    assert open_scenes([path], ("grey",), resolution=Resolution(pixel_size=5.0)).gsd == 5.0
+    with pytest.raises(UsageError, match="--reduce"):
+        Resolution(2, (5, 10))
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -159,7 +215,7 @@ def test_bad_input_is_one_sentence(tmp_path, rng):
         open_scenes([a], ("red",))
     with pytest.raises(DataError, match="different types"):
         open_scenes([a, b], ("grey",))
-    with pytest.raises(DataError, match="one resolution"):
+    with pytest.raises(DataError, match="several resolutions"):
         open_scenes([a, c], ("grey",))
     with pytest.raises(DataError, match="nodata"):
         find_constants(open_scenes([d], ("grey",)))

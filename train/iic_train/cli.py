@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from iic_geotools.shell import Quiet, Traceback, shell
+from iic_geotools.shell import Quiet, Traceback, number_range, shell
 
 app = typer.Typer(
     add_completion=False,
@@ -120,6 +120,13 @@ def rasters(
     ] = None,
     nodata: Annotated[float | None, typer.Option(help="Value that means no data, over the files'.")] = None,
     reduce: Annotated[int, typer.Option(min=1, help="Train at a resolution so many times coarser.")] = 1,
+    gsd: Annotated[
+        str | None,
+        typer.Option(metavar="MIN,MAX", help="Train at all ground resolutions in this range, in metres."),
+    ] = None,
+    pixel_size: Annotated[
+        float | None, typer.Option(min=0, help="Metres a pixel, where a scene does not say.")
+    ] = None,
     labels: Annotated[
         list[str] | None, typer.Option(help="Label raster, one a scene in order; for evaluation only.")
     ] = None,
@@ -180,6 +187,8 @@ def rasters(
         "radius": radius,
         "margin": margin,
         "nodata": nodata,
+        "gsd": number_range(gsd, "--gsd"),
+        "pixel_size": pixel_size,
     }
     with shell(quiet=quiet, traceback=traceback):
         from iic_train.rasters import train_rasters

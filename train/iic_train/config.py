@@ -27,6 +27,8 @@ class DataConfig:
         bands: Band of the scenes for each channel, by name or number; empty: by the channels' names.
         nodata: Value that means no data, over what the files say.
         reduce: Train at a resolution this many times coarser than the scenes'.
+        gsd: Instead, train at every ground resolution in this range of metres that the scenes' pixels make.
+        pixel_size: Side of a pixel in metres where a scene does not say.
     """
 
     name: str
@@ -39,6 +41,8 @@ class DataConfig:
     bands: tuple[str, ...] = ()
     nodata: float | None = None
     reduce: int = 1
+    gsd: tuple[float, float] | None = None
+    pixel_size: float | None = None
 
 
 @dataclass(frozen=True)

@@ -67,15 +67,17 @@ def open_training_data(config: TrainConfig) -> TrainingData:
 
 
 def _open_rasters(config: TrainConfig) -> TrainingData:
-    from iic_train.data.rasters import Windows, find_constants, fingerprint, raster_dataset, scenes_of
+    from iic_train.data.rasters import Windows, find_constants, raster_dataset
+    from iic_train.data.scenes import fingerprint, scenes_of
 
     scenes = scenes_of(config.data, config.network.channels, config.network.offset)
     windows = Windows(scenes, config.size or 0, find_constants(scenes).valid_shares)
     facts = {
         "fingerprint": fingerprint(scenes),
-        "scenes": [source.path for source in scenes.sources],
+        "scenes": list(dict.fromkeys(source.path for source in scenes.sources)),
         "dtype": scenes.dtype,
         "gsd": scenes.gsd,
+        "gsd_range": config.data.gsd,
     }
     dataset = (
         raster_dataset(config.data, config.network.channels, config.network.offset)

@@ -9,7 +9,8 @@ from iic_geotools.bands import canonical
 from iic_geotools.errors import UsageError
 from iic_geotools.scene import SceneInfo, describe
 from iic_train.config import DataConfig, TrainConfig
-from iic_train.data.rasters import find_constants, open_scenes
+from iic_train.data.rasters import find_constants
+from iic_train.data.scenes import Resolution, open_scenes
 from iic_train.loop import train
 from iic_train.networks import NetworkConfig
 from iic_train.pairs import DensePairs
@@ -34,6 +35,8 @@ def raster_config(
     bands: Sequence[str] = (),
     nodata: float | None = None,
     reduce: int = 1,
+    gsd: tuple[float, float] | None = None,
+    pixel_size: float | None = None,
     labels: Sequence[str] = (),
     label_classes: Sequence[str] = (),
     network: str = "edge-8",
@@ -59,7 +62,8 @@ def raster_config(
     if not scenes:
         raise UsageError("Name at least one raster to train on.")
     channels, given = choose_channels(describe(scenes[0]), bands)
-    opened = open_scenes(scenes, channels, bands=given, nodata=nodata, reduce=reduce)
+    resolution = Resolution(reduce, gsd, pixel_size)
+    opened = open_scenes(scenes, channels, bands=given, nodata=nodata, resolution=resolution)
     constants = find_constants(opened)
     overclusters = clusters_a if clusters_a is not None else 4 * classes
     return TrainConfig(
@@ -72,6 +76,8 @@ def raster_config(
             bands=given,
             nodata=nodata,
             reduce=reduce,
+            gsd=gsd,
+            pixel_size=pixel_size,
         ),
         network=NetworkConfig(
             network,
@@ -169,11 +175,12 @@ def train_rasters(
         workers: Processes that read ahead; 0 reads in between.
         quiet: Say only what is wrong.
         **settings: `bands` (by name or number, in order), `nodata` (over what the files say), `reduce` (train
-            at a resolution so many times coarser), `labels` (rasters, one a scene, for evaluation only) and
-            `label_classes` (`NAME=VALUE,VALUE...`), `clusters_a` (0: no overclustering head), `sub_heads`, `size`
-            (of the windows), `epochs`, `steps` (of an epoch), `batch`, `lr`, `lamb`, `settling`, `jitter`
-            (strength of the changes of light and colour), `vigour`, `radius`, `margin`, `cells`,
-            `seed`.
+            at a resolution so many times coarser) or `gsd` (at every ground resolution in this range of metres that
+            whole numbers of pixels make), `pixel_size` (metres, where a scene does not say), `labels` (rasters, one
+            a scene, for evaluation only) and `label_classes` (`NAME=VALUE,VALUE...`), `clusters_a` (0: no
+            overclustering head), `sub_heads`, `size` (of the windows), `epochs`, `steps` (of an epoch), `batch`,
+            `lr`, `lamb`, `settling`, `jitter` (strength of the changes of light and colour), `vigour`, `radius`,
+            `margin`, `cells`, `seed`.
 
     Raises:
         SceneError: A scene cannot be read.

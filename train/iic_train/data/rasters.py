@@ -1,170 +1,27 @@
 """Anyone's own rasters: windows to train on, scaling constants, and chips to evaluate on if there are labels."""
 
-import hashlib
-import os
 from collections.abc import Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from iic_geotools.areas import ground_sample_distance
-from iic_geotools.bands import match_bands
 from iic_geotools.errors import DataError, SceneError, UsageError
 from iic_geotools.grid import Rect
 from iic_geotools.rescale import spread_windows
-from iic_geotools.scene import Pixels, Scene, SceneInfo, SceneSource, describe, has_mask
+from iic_geotools.scene import SceneInfo, SceneSource, describe
 from iic_train.config import DataConfig
 from iic_train.data.base import UNLABELLED, Dataset
+from iic_train.data.scenes import SceneReader, Scenes, scenes_of
 from iic_train.loading import Batch, random_square
 
-KEPT_DTYPES = ("uint8", "uint16", "int16")
-"""Types of pixels that a network is made for as they are; any other is read as float32."""
 LEAST_VALID = 0.5
 TRIES = 50
 CHIP = 512
 SAMPLED = 20_000
 """Pixels taken from each window when constants are found."""
-OPEN_FILES = 64
-
-
-@dataclass(frozen=True)
-class Scenes:
-    """Rasters that are read alike.
-
-    Attributes:
-        sources: How each is read.
-        shapes: Height and width of each at the resolution that is trained at.
-        channels: Names of the bands in order.
-        dtype: Type of their values.
-        gsd: Side of a pixel on the ground in metres at the resolution that is trained at; None if unknown.
-        reduce: How many pixels of the files make one, on each axis.
-    """
-
-    sources: tuple[SceneSource, ...]
-    shapes: tuple[tuple[int, int], ...]
-    channels: tuple[str, ...]
-    dtype: str
-    gsd: float | None
-    reduce: int = 1
-
-
-def open_scenes(
-    paths: Sequence[str],
-    channels: Sequence[str],
-    *,
-    bands: Sequence[str] = (),
-    nodata: float | None = None,
-    reduce: int = 1,
-) -> Scenes:
-    """Look at rasters and settle how they are read.
-
-    Args:
-        paths: Anything GDAL opens.
-        channels: Names of the bands the network is to take, in order.
-        bands: The files' band for each of them, by name or number; empty: bands of the same names.
-        nodata: Value that means no data, over what the files say.
-        reduce: Average squares of this many pixels a side into one.
-
-    Raises:
-        SceneError: A file cannot be read or lacks a band.
-        DataError: The files do not go together.
-    """
-    if not paths:
-        raise UsageError("Name at least one raster to train on.")
-    infos = [describe(path) for path in paths]
-    matched = [match_bands(channels, i.descriptions, i.interpretations, bands or None) for i in infos]
-    kinds = {i.dtypes[band - 1] for i, bidx in zip(infos, matched, strict=True) for band in bidx}
-    if len(kinds) > 1:
-        raise DataError(
-            f"The scenes hold values of different types ({', '.join(sorted(kinds))}): convert them to one, "
-            "with the same meaning, or train on them separately."
-        )
-    dtype = kinds.pop()
-    dtype = dtype if dtype in KEPT_DTYPES else "float32"
-    sources = tuple(
-        SceneSource(
-            path=info.path,
-            bidx=bidx,
-            dtype=dtype,
-            nodata=info.nodata_of(bidx) if nodata is None else nodata,
-            masked=has_mask(info, bidx) and nodata is None,
-            fill=(0.0,) * len(bidx),
-        )
-        for info, bidx in zip(infos, matched, strict=True)
-    )
-    shapes = tuple((info.grid.height // reduce, info.grid.width // reduce) for info in infos)
-    return Scenes(sources, shapes, tuple(channels), dtype, _gsd(infos, reduce), reduce)
-
-
-def _gsd(infos: Sequence[SceneInfo], reduce: int) -> float | None:
-    """The scenes' common ground resolution; a mix of resolutions is refused."""
-    found = []
-    for info in infos:
-        grid = info.grid
-        sides = ground_sample_distance(grid.crs, grid.transform, grid.width, grid.height)
-        if sides is not None:
-            found.append(float(np.sqrt(sides[0] * sides[1])))
-    if not found:
-        return None
-    if max(found) > 1.25 * min(found):
-        raise DataError(
-            f"The scenes have pixels of {min(found):.3g} to {max(found):.3g} m: bring them to one resolution first."
-        )
-    return float(np.median(found)) * reduce
-
-
-class SceneReader:
-    """Reads windows of scenes, with handles of its own in every process."""
-
-    def __init__(self, scenes: Scenes) -> None:
-        self.scenes = scenes
-        self._process = -1
-        self._open: dict[int, tuple[ExitStack, Scene]] = {}
-
-    def read(self, index: int, rect: Rect) -> Pixels:
-        """Read a rectangle of scene `index`, in pixels of the resolution that is trained at."""
-        times = self.scenes.reduce
-        fine = Rect(rect.col * times, rect.row * times, rect.width * times, rect.height * times)
-        pixels = self._scene(index).read(fine)
-        return pixels if times == 1 else _reduced(pixels, times)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"scenes": self.scenes, "_process": -1, "_open": {}}
-
-    def _scene(self, index: int) -> Scene:
-        if self._process != os.getpid():
-            # Handles of the process this one was forked from are not ours to use, nor to close.
-            self._process, self._open = os.getpid(), {}
-        if index not in self._open:
-            if len(self._open) >= OPEN_FILES:
-                self._open.pop(next(iter(self._open)))[0].close()
-            stack = ExitStack()
-            self._open[index] = (stack, stack.enter_context(self.scenes.sources[index].open()))
-        return self._open[index][1]
-
-    def close(self) -> None:
-        """Close all files of this process."""
-        if self._process == os.getpid():
-            for stack, _ in self._open.values():
-                stack.close()
-        self._open = {}
-
-
-def _reduced(pixels: Pixels, times: int) -> Pixels:
-    bands, height, width = pixels.values.shape
-    blocks = pixels.values.reshape(bands, height // times, times, width // times, times)
-    values = blocks.mean((2, 4), dtype=np.float32)
-    if np.issubdtype(pixels.values.dtype, np.integer):
-        values = np.rint(values)
-    valid = pixels.valid
-    if valid is not None:
-        blocks = valid.reshape(height // times, times, width // times, times)
-        valid = np.asarray(blocks.all((1, 3)))
-    return Pixels(values.astype(pixels.values.dtype), valid)
 
 
 @dataclass(frozen=True)
@@ -218,7 +75,10 @@ class Windows:
         if not areas.any():
             raise DataError("None of the scenes holds a pixel with data: is --nodata right?")
         self._count = max(1, round(float(areas.sum()) / size**2))
-        self._chances = areas / areas.sum()
+        # A file counts by its pixels with data, and all resolutions it is read at count alike.
+        views = np.bincount(scenes.files)[list(scenes.files)]
+        chances = areas * np.square(scenes.times) / views
+        self._chances = chances / chances.sum()
 
     def __len__(self) -> int:
         return self._count
@@ -292,30 +152,33 @@ class Labels:
     """Label rasters on the scenes' grids; values are gathered into classes."""
 
     def __init__(self, paths: Sequence[str], scenes: Scenes, groups: dict[str, tuple[int, ...]]) -> None:
-        if len(paths) != len(scenes.sources):
-            raise UsageError(
-                f"There are {len(scenes.sources)} scenes but {len(paths)} label rasters: give one for each."
-            )
+        files = scenes.files[-1] + 1
+        if len(paths) != files:
+            raise UsageError(f"There are {files} scenes but {len(paths)} label rasters: give one for each.")
         infos = [describe(path) for path in paths]
-        for info, shape, source in zip(infos, scenes.shapes, scenes.sources, strict=True):
-            if (info.grid.height // scenes.reduce, info.grid.width // scenes.reduce) != shape:
+        for view, file in enumerate(scenes.files):
+            grid, times = infos[file].grid, scenes.times[view]
+            if (grid.height // times, grid.width // times) != scenes.shapes[view]:
                 raise SceneError(
-                    f"The labels {info.path} do not have the pixels of {source.path}: put them on its grid."
+                    f"The labels {infos[file].path} do not have the pixels of {scenes.sources[view].path}: "
+                    "put them on its grid."
                 )
         sources = tuple(
             SceneSource(info.path, (1,), "int32", None, masked=False, fill=(0.0,)) for info in infos
         )
-        self.reduce = scenes.reduce
-        self._reader = SceneReader(Scenes(sources, (), ("label",), "int32", None))
+        self.scenes = scenes
+        whole = range(files)
+        self._reader = SceneReader(Scenes(sources, (), (1,) * files, tuple(whole), ("label",), "int32", None))
         groups = groups or self._all_values(infos)
         self.classes = tuple(groups)
         self._table = {value: number for number, values in enumerate(groups.values()) for value in values}
 
     def read(self, index: int, rect: Rect) -> NDArray[np.uint8]:
-        """Class ids of a rectangle; a reduced pixel has the label of its centre."""
-        times, middle = self.reduce, self.reduce // 2
+        """Class ids of a rectangle of view `index`; a reduced pixel has the label of its centre."""
+        times = self.scenes.times[index]
         fine = Rect(rect.col * times, rect.row * times, rect.width * times, rect.height * times)
-        raw = self._reader.read(index, fine).values[0, middle::times, middle::times]
+        middle = slice(times // 2, None, times)
+        raw = self._reader.read(self.scenes.files[index], fine).values[0, middle, middle]
         found = np.full(raw.shape, UNLABELLED, np.uint8)
         for value, number in self._table.items():
             found[raw == value] = number
@@ -347,14 +210,6 @@ def parse_groups(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
     return groups
 
 
-def scenes_of(data: DataConfig, channels: Sequence[str], fill: Sequence[float] = ()) -> Scenes:
-    """The scenes that a run's config names; `fill` stands in for pixels without data, as when serving."""
-    scenes = open_scenes(data.scenes, channels, bands=data.bands, nodata=data.nodata, reduce=data.reduce)
-    if not fill:
-        return scenes
-    return replace(scenes, sources=tuple(replace(source, fill=tuple(fill)) for source in scenes.sources))
-
-
 def raster_dataset(data: DataConfig, channels: Sequence[str], fill: Sequence[float] = ()) -> Dataset:
     """The scenes of a run in chips, labelled if it has label rasters."""
     scenes = scenes_of(data, channels, fill)
@@ -362,15 +217,3 @@ def raster_dataset(data: DataConfig, channels: Sequence[str], fill: Sequence[flo
     chips = Chips(scenes, labels)
     classes = labels.classes if labels else ()
     return Dataset("rasters", True, chips, chips, map=chips, test=chips, classes=classes)
-
-
-def fingerprint(scenes: Scenes) -> str:
-    """A short hash of the scenes' shapes and of a window from the middle of each."""
-    digest = hashlib.sha256(repr((scenes.shapes, scenes.channels, scenes.dtype, scenes.reduce)).encode())
-    reader = SceneReader(scenes)
-    for index, (height, width) in enumerate(scenes.shapes):
-        side = min(64, height, width)
-        rect = Rect((width - side) // 2, (height - side) // 2, side, side)
-        digest.update(reader.read(index, rect).values.tobytes())
-    reader.close()
-    return digest.hexdigest()[:16]
