@@ -92,6 +92,28 @@ def model(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
+def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder of two small models, aerial (0.2 to 1 m) and satellite (3 to 10 m), in place of the bundled ones."""
+    from tiny_onnx import make_model
+
+    from iic_runtime import bundled
+    from iic_runtime.card import Origin
+
+    folder = tmp_path / "bundled"
+    folder.mkdir()
+    for name, low, high, classes in (("aerial", 0.2, 1.0, 3), ("satellite", 3.0, 10.0, 4)):
+        card = {"name": name, "gsd": (low * high) ** 0.5, "gsd_range": (low, high)}
+        origin = Origin(data=f"imagery of {name}", licence="CC0")
+        content = make_model(len(name), classes=classes, origin=origin, **card)
+        (folder / f"{name}.onnx").write_bytes(content)
+    monkeypatch.setattr(bundled, "FOLDER", folder)
+    monkeypatch.delenv(bundled.MODEL_VARIABLE, raising=False)
+    bundled.bundled_models.cache_clear()
+    yield folder
+    bundled.bundled_models.cache_clear()
+
+
+@pytest.fixture
 def gdalinfo() -> Callable[[Path], str]:
     def run(path: Path) -> str:
         return subprocess.run(["gdalinfo", str(path)], check=True, capture_output=True, text=True).stdout

@@ -16,9 +16,8 @@ _TYPES = {"uint8": TensorProto.UINT8, "uint16": TensorProto.UINT16, "float32": T
 
 def make_card(classes: int = 4, bands: Sequence[str] = BANDS, **changes: object) -> Card:
     names = tuple(MapClass(f"cluster {i}", colour) for i, colour in enumerate(distinct_colours(classes)))
-    fields = {"halo": 16, "stride": 2, "memory_per_pixel": 400, "origin": {}, **changes}
-    fields.pop("origin")
-    return Card(name="tiny", bands=tuple(bands), classes=names, **fields)  # type: ignore[arg-type]
+    fields = {"name": "tiny", "halo": 16, "stride": 2, "memory_per_pixel": 400, **changes}
+    return Card(bands=tuple(bands), classes=names, **fields)  # type: ignore[arg-type]
 
 
 def make_model(

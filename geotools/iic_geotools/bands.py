@@ -66,30 +66,41 @@ def _given(
     return index
 
 
-def _find(
-    name: str, descriptions: Sequence[str | None], interpretations: Sequence[str], wanted: Sequence[str]
-) -> int:
+def named_bands(
+    name: str, descriptions: Sequence[str | None], interpretations: Sequence[str]
+) -> tuple[int, ...]:
+    """The scene's bands, counted from 1, of that name: by description, else by colour interpretation."""
     for names in (descriptions, interpretations):
-        hits = [
+        hits = tuple(
             index for index, known in enumerate(names, 1) if known and canonical(known) == canonical(name)
-        ]
-        if len(hits) == 1:
-            return hits[0]
+        )
         if hits:
-            raise SceneError(
-                f"Bands {' and '.join(map(str, hits))} of the scene are both named {name}; "
-                f"say which to use with --bands, in the order {','.join(wanted)}."
-            )
-    raise SceneError(
-        f"The scene has no band named {name} (it has {_describe(descriptions, interpretations)}); "
-        f"say which of its bands are {','.join(wanted)}, in that order, with --bands, "
-        f"e.g. --bands {','.join(str(i) for i in range(1, len(wanted) + 1))}."
-    )
+            return hits
+    return ()
 
 
-def _describe(descriptions: Sequence[str | None], interpretations: Sequence[str]) -> str:
+def list_bands(descriptions: Sequence[str | None], interpretations: Sequence[str]) -> str:
+    """The scene's bands for a sentence: "1 red, 2 unnamed"."""
     names = (
         d or (c if c != "undefined" else "unnamed")
         for d, c in zip(descriptions, interpretations, strict=True)
     )
     return ", ".join(f"{index} {name}" for index, name in enumerate(names, 1))
+
+
+def _find(
+    name: str, descriptions: Sequence[str | None], interpretations: Sequence[str], wanted: Sequence[str]
+) -> int:
+    hits = named_bands(name, descriptions, interpretations)
+    if len(hits) == 1:
+        return hits[0]
+    if hits:
+        raise SceneError(
+            f"Bands {' and '.join(map(str, hits))} of the scene are both named {name}; "
+            f"say which to use with --bands, in the order {','.join(wanted)}."
+        )
+    raise SceneError(
+        f"The scene has no band named {name} (it has {list_bands(descriptions, interpretations)}); "
+        f"say which of its bands are {','.join(wanted)}, in that order, with --bands, "
+        f"e.g. --bands {','.join(str(i) for i in range(1, len(wanted) + 1))}."
+    )

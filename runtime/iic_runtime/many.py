@@ -1,4 +1,4 @@
-"""Many scenes to as many maps, with one model that is opened once."""
+"""Many scenes to as many maps, with models that are opened once."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -8,6 +8,7 @@ from typing import Any
 
 from iic_geotools.errors import IICError, OutputError, UsageError
 from iic_geotools.mosaic import check_mosaic, write_mosaic
+from iic_runtime.choosing import Models
 from iic_runtime.cluster import Cluster, connected
 from iic_runtime.engines import Device
 from iic_runtime.outputs import MAP_SUFFIXES
@@ -60,7 +61,7 @@ def segment_rasters(
     Args:
         scenes: scenes, text files that list them, STAC items or item collections.
         folder: where the maps go; it is made if it is not there.
-        model: a model file, by default the one in the environment's `IIC_MODEL`; or a Segmenter.
+        model: as in `segment_raster`; without one each scene gets the bundled one that fits it.
         asset: which asset of a STAC item is the scene; by default the only one with the role "data".
         mosaic: also write a virtual raster (.vrt) over all maps.
         device: as in `segment_raster`, and so are tile, batch, threads, max_memory.
@@ -91,10 +92,7 @@ def segment_rasters(
     named = [_outputs(scene, extras) for scene in listed]
     if Path(folder).suffix.lower() in MAP_SUFFIXES or (Path(folder).exists() and not Path(folder).is_dir()):
         raise UsageError(f"Several scenes need a folder to put their maps into, and {folder} is none.")
-    if not isinstance(model, Segmenter):
-        model = Segmenter(
-            model, device=device, tile=tile, batch=batch, threads=threads, max_memory=max_memory
-        )
+    models = Models(model, device=device, tile=tile, batch=batch, threads=threads, max_memory=max_memory)
     folder = _make(Path(folder))
     if mosaic is not None:
         check_mosaic(Path(mosaic), overwrite)
@@ -105,17 +103,27 @@ def segment_rasters(
             progress(Progress("scenes", len(outcomes), len(listed)))
             out = folder / f"{scene.name}.tif"
             try:
-                summary = segment_raster(scene.path, out, model, **shared, **files, progress=progress)
+                summary = segment_raster(scene.path, out, models, **shared, **files, progress=progress)
                 outcome = Outcome(scene.path, out, summary)
             except IICError as error:
                 outcome = Outcome(scene.path, out, error=error)
             outcomes.append(outcome)
             on_outcome(outcome)
     progress(Progress("scenes", len(outcomes), len(listed)))
-    made = [outcome.map for outcome in outcomes if outcome.error is None]
-    if mosaic is not None and made:
-        write_mosaic(made, Path(mosaic), model.card.classes)
+    if mosaic is not None:
+        _write_mosaic([outcome.summary for outcome in outcomes if outcome.summary], Path(mosaic))
     return outcomes
+
+
+def _write_mosaic(made: Sequence[Summary], mosaic: Path) -> None:
+    if not made:
+        return
+    names = sorted({summary.card.name for summary in made})
+    if len(names) > 1:
+        raise OutputError(
+            f"--mosaic needs maps of one model, and these are of {' and '.join(names)}; name one with --model."
+        )
+    write_mosaic([summary.map for summary in made], mosaic, made[0].card.classes)
 
 
 def _outputs(scene: ListedScene, templates: dict[str, PathLike | None]) -> dict[str, Any]:

@@ -1,18 +1,16 @@
 """Opening a model file: bytes, card and hash, before any engine is asked."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
 
-from iic_geotools.errors import ModelError, UsageError
+from iic_geotools.errors import ModelError
 from iic_geotools.files import write_atomically
 from iic_runtime.card import CARD_KEY, Card
 from iic_runtime.enginefile import EngineFacts, is_engine, read_side, write_side
 from iic_runtime.onnxfile import read_metadata, with_metadata
-
-MODEL_VARIABLE = "IIC_MODEL"
 
 
 @dataclass(frozen=True)
@@ -41,6 +39,15 @@ class ModelFile:
             content = path.read_bytes()
         except OSError as error:
             raise ModelError(f"Cannot read the model {path} ({error.strerror}); check the path.") from error
+        return cls.parse(path, content)
+
+    @classmethod
+    def parse(cls, path: Path, content: bytes) -> "ModelFile":
+        """Understand a model file that was read already; of an engine the card is read from beside it.
+
+        Raises:
+            ModelError: it is not ONNX, or has no card that can be read.
+        """
         try:
             if is_engine(path):
                 return cls(path, content, *read_side(path, content))
@@ -53,16 +60,6 @@ class ModelFile:
             raise ModelError(f"{path} cannot be used as a model: {reason}.") from error
 
 
-def find_model(model: str | os.PathLike[str] | ModelFile | None) -> ModelFile:
-    """The model that was named or read before, else the one in the environment's `IIC_MODEL`."""
-    if isinstance(model, ModelFile):
-        return model
-    name = model or os.environ.get(MODEL_VARIABLE)
-    if not name:
-        raise UsageError(f"No model was named: give --model FILE or set {MODEL_VARIABLE}.")
-    return ModelFile.read(name)
-
-
 def put_card(model: bytes, card: Card) -> bytes:
     """The model with `card` in its metadata, other metadata kept."""
     return with_metadata(model, {**read_metadata(model), CARD_KEY: card.to_json()})
@@ -70,9 +67,14 @@ def put_card(model: bytes, card: Card) -> bytes:
 
 def write_card(path: str | os.PathLike[str], card: Card) -> None:
     """Replace the card of a model file, graph and weights untouched."""
-    path = Path(path)
-    model = ModelFile.read(path)
-    if model.engine is not None:
-        write_side(path, card, model.engine)
-    else:
-        write_atomically(path, put_card(model.content, card))
+    write_model(Path(path), replace(ModelFile.read(path), card=card))
+
+
+def write_model(path: Path, model: ModelFile) -> None:
+    """Write a model with its card as it is now; of an engine that is where it was, only the card beside it."""
+    if model.engine is None:
+        write_atomically(path, put_card(model.content, model.card))
+        return
+    if path != model.path:
+        write_atomically(path, model.content)
+    write_side(path, model.card, model.engine)

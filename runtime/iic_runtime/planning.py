@@ -13,18 +13,18 @@ from affine import Affine
 from numpy.typing import NDArray
 
 from iic_geotools.areas import ground_sample_distance
-from iic_geotools.bands import match_bands
 from iic_geotools.errors import ModelError, SceneError, UsageError
 from iic_geotools.grid import Rect
 from iic_geotools.regions import Area, Bounds, pixels_within
 from iic_geotools.rescale import Rescale, parse_rescale, robust_range
-from iic_geotools.scene import SceneInfo, SceneSource, describe, has_mask
+from iic_geotools.scene import SceneInfo, SceneSource, has_mask
 from iic_geotools.vrt import MapGrid
 from iic_runtime.card import Card
+from iic_runtime.resolution import mismatch, pixel_size
+from iic_runtime.scenebands import scene_bands
 
 Look = Callable[[Rect], tuple[NDArray[Any], NDArray[np.bool_] | None]]
 _LOG = logging.getLogger(__name__)
-GSD_TOLERANCE = 0.25
 # Values that mean the same in another type: nothing to rescale.
 _SAME_MEANING = {("float64", "float32"), ("float16", "float32")}
 
@@ -61,7 +61,7 @@ class Target:
 
 
 def plan_target(
-    scene: str,
+    info: SceneInfo,
     card: Card,
     *,
     bands: Sequence[str] | None = None,
@@ -71,16 +71,15 @@ def plan_target(
     bounds: Bounds | None = None,
     aoi: Path | None = None,
 ) -> Target:
-    """Look at the scene and settle everything that can be wrong about it before the first pixel is labelled."""
-    info = describe(scene)
-    bidx = match_bands(card.bands, info.descriptions, info.interpretations, bands)
+    """Settle everything that can be wrong about the scene before the first pixel is labelled."""
+    bidx = scene_bands(info, card, bands)
     if any(info.interpretations[band - 1] == "palette" for band in bidx):
         raise SceneError(
-            f"{scene} holds numbers of colours in a table, not colours; expand it first, "
+            f"{info.path} holds numbers of colours in a table, not colours; expand it first, "
             "e.g. gdal_translate -expand rgb."
         )
     source = SceneSource(
-        path=scene,
+        path=info.path,
         bidx=bidx,
         dtype=card.dtype,
         nodata=info.nodata_of(bidx) if nodata is None else nodata,
@@ -148,14 +147,14 @@ def _look(source: SceneSource, kind: str) -> Iterator[Look]:
 
 def _working_grid(info: SceneInfo, card: Card, match: bool) -> MapGrid | None:
     grid = info.grid
-    distance = ground_sample_distance(grid.crs, grid.transform, grid.width, grid.height)
     if not match:
-        _warn_of_mismatch(distance, card)
+        _warn_of_mismatch(grid, card)
         return None
     if card.gsd is None:
         raise ModelError(
             "--match-gsd needs a model whose card names a ground sample distance; this one's does not."
         )
+    distance = ground_sample_distance(grid.crs, grid.transform, grid.width, grid.height)
     if distance is None:
         raise SceneError(
             f"--match-gsd needs a scene with a CRS, so that its pixels have a size; {info.path} has none."
@@ -169,17 +168,11 @@ def _working_grid(info: SceneInfo, card: Card, match: bool) -> MapGrid | None:
     return MapGrid(width, height, scaled, grid.crs)
 
 
-def _warn_of_mismatch(distance: tuple[float, float] | None, card: Card) -> None:
-    if distance is None or card.gsd is None:
-        return
-    own = math.sqrt(distance[0] * distance[1])
-    low, high = card.gsd_range or (card.gsd, card.gsd)
-    if not low / (1 + GSD_TOLERANCE) <= own <= high * (1 + GSD_TOLERANCE):
-        _LOG.warning(
-            "The scene's pixels measure %.3g m, the model was made for %.3g m; --match-gsd runs it at that size.",
-            own,
-            card.gsd,
-        )
+def _warn_of_mismatch(grid: MapGrid, card: Card) -> None:
+    told = mismatch(card, pixel_size(grid))
+    if told is not None:
+        way = "" if card.gsd is None else f"; --match-gsd reads the scene at {card.gsd:g} m"
+        _LOG.warning("%s%s.", told, way)
 
 
 def _region(grid: MapGrid, bounds: Bounds | None, aoi: Path | None) -> tuple[Rect, Area | None]:

@@ -16,6 +16,9 @@ from iic_geotools.errors import UsageError
 from iic_geotools.grid import Grid, Part, Tile
 from iic_geotools.parts import PartFolder
 from iic_geotools.regions import Bounds
+from iic_geotools.scene import describe
+from iic_runtime.card import Card
+from iic_runtime.choosing import Models
 from iic_runtime.cluster import Cluster, connected
 from iic_runtime.engines import Device
 from iic_runtime.finish import Placed, finish, made_before
@@ -36,9 +39,10 @@ OPEN_SOURCES = 24
 
 @dataclass(frozen=True)
 class Summary:
-    """What a run did; `made_before` if an earlier run had done it all."""
+    """What a run did, with the model of that card; `made_before` if an earlier run had done it all."""
 
     map: Path
+    card: Card
     provider: str
     pixels: int
     tiles_run: int
@@ -56,7 +60,7 @@ class Summary:
 def segment_raster(
     scene: PathLike,
     out: PathLike,
-    model: PathLike | Segmenter | None = None,
+    model: PathLike | Segmenter | Models | None = None,
     *,
     bands: Sequence[str] | None = None,
     device: Device = "auto",
@@ -90,8 +94,9 @@ def segment_raster(
     Args:
         scene: anything GDAL opens.
         out: the map, .tif; nothing stands under this name before the map is whole.
-        model: a model file; by default the one in the environment's `IIC_MODEL`. Or a Segmenter, to open a model once
-            for many scenes; it has its own device, tile, batch, threads and max_memory.
+        model: a model file or the name of a bundled model; by default the one in the environment's `IIC_MODEL`, else
+            the bundled one made for the scene's ground resolution. Or a Segmenter or Models, to open a model once for
+            many scenes; they have their own device, tile, batch, threads and max_memory.
         bands: the scene's bands for the model's, in the model's order, by name or number; by default matched by name.
         device: "auto", "cpu", "cuda" or "tensorrt".
         tile: side in pixels of what is labelled at once.
@@ -128,13 +133,12 @@ def segment_raster(
     options = creation_options(co or {})
     if min_area and polygons is None:
         raise UsageError("--min-area is about --polygons; give both or neither.")
-    segmenter = (
-        model
-        if isinstance(model, Segmenter)
-        else Segmenter(model, device=device, threads=threads, tile=tile, batch=batch, max_memory=max_memory)
-    )
+    if not isinstance(model, Models):
+        model = Models(model, device=device, threads=threads, tile=tile, batch=batch, max_memory=max_memory)
+    info = describe(scene)
+    segmenter = model.fitting(info)
     target = plan_target(
-        scene,
+        info,
         segmenter.card,
         bands=bands,
         nodata=nodata,
@@ -182,6 +186,7 @@ def _summary(
 ) -> Summary:
     return Summary(
         map=outputs.map,
+        card=segmenter.card,
         provider=segmenter.provider,
         pixels=target.region.area,
         tiles_run=counts[True],

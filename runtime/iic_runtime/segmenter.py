@@ -12,9 +12,10 @@ from iic_geotools.classmap import NODATA
 from iic_geotools.errors import ModelError
 from iic_geotools.grid import Grid, Rect, Tile
 from iic_geotools.scene import Pixels, fill_holes, valid_pixels
+from iic_runtime.bundled import find_model
 from iic_runtime.card import Card
 from iic_runtime.engines import Device, Labels, Largest, open_engine
-from iic_runtime.modelfile import ModelFile, find_model
+from iic_runtime.modelfile import ModelFile
 from iic_runtime.sizing import Sizing, choose_sizing
 
 T = TypeVar("T")
@@ -32,7 +33,8 @@ class Segmenter:
     """A model ready to label arrays.
 
     Args:
-        model: a model file, by its path or read before; by default the one in the environment's `IIC_MODEL`.
+        model: a model file, by its path or read before, or the name of a bundled model; by default the one in the
+            environment's `IIC_MODEL`.
         device: "auto", "cpu", "cuda" or "tensorrt".
         threads: threads of the engine; by default all cores.
         tile: side of the square run at once; by default as large as `max_memory` allows.
@@ -40,7 +42,7 @@ class Segmenter:
         max_memory: bytes that the work may take.
 
     Example:
-        >>> segment = Segmenter("aerial.onnx")
+        >>> segment = Segmenter("aerial")
         >>> result = segment(image)  # [bands, H, W], in the card's dtype and band order
         >>> result.labels, result.confidence
     """

@@ -1,6 +1,5 @@
 """Does a model file keep what its card promises? Found out by running it."""
 
-import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,9 +8,9 @@ from numpy.typing import NDArray
 
 from iic_geotools.errors import ModelError
 from iic_geotools.grid import Grid
+from iic_runtime.bundled import Model, find_model
 from iic_runtime.card import Card
 from iic_runtime.engines import Device, Labels, open_engine
-from iic_runtime.modelfile import ModelFile
 
 
 @dataclass(frozen=True)
@@ -23,13 +22,13 @@ class Check:
     found: str = ""
 
 
-def validate_model(model: str | os.PathLike[str], device: Device = "cpu", seed: int = 0) -> list[Check]:
-    """Check graph and card of a model file.
+def validate_model(model: Model, device: Device = "cpu", seed: int = 0) -> list[Check]:
+    """Check graph and card of a model file or a bundled model.
 
     Raises:
         ModelError: it cannot even be opened as a model.
     """
-    file = ModelFile.read(model)
+    file = find_model(model)
     card = file.card
     engine = open_engine(file, device if file.engine is None else "tensorrt")
     if card.task != "segmentation":
@@ -38,7 +37,7 @@ def validate_model(model: str | os.PathLike[str], device: Device = "cpu", seed: 
     def run(image: NDArray[Any]) -> tuple[Labels, Labels]:
         labels, confidence = engine.run(image[None], True)
         if confidence is None:
-            raise ModelError(f"{model} gives no confidence; export it again.")
+            raise ModelError(f"{file.path} gives no confidence; export it again.")
         return labels[0], confidence[0]
 
     side = 2 * card.halo + 2 * card.stride + 33

@@ -1,5 +1,6 @@
 """Arrays with coordinates to maps with coordinates: `segment` for rioxarray, at once or lazily with Dask."""
 
+import logging
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -10,17 +11,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from iic_geotools.bands import match_bands
 from iic_geotools.classmap import NODATA
 from iic_geotools.errors import MissingPackageError, SceneError
 from iic_geotools.grid import Grid, Rect, Tile
 from iic_geotools.scene import SceneInfo, SceneSource
 from iic_geotools.vrt import MapGrid
+from iic_runtime.card import Card
+from iic_runtime.choosing import Models
 from iic_runtime.engines import Device, Labels
 from iic_runtime.modelfile import ModelFile
 from iic_runtime.opened import Opening, keep_open, opened
 from iic_runtime.pipeline import confidence_layer
 from iic_runtime.planning import Look, choose_rescale
+from iic_runtime.resolution import mismatch, pixel_size
+from iic_runtime.scenebands import scene_bands
 from iic_runtime.segmenter import Segmenter
 
 try:
@@ -29,6 +33,7 @@ try:
 except ImportError as error:
     raise MissingPackageError("xarray is not installed: pip install 'iic-edge[xarray]'.") from error
 
+_LOG = logging.getLogger(__name__)
 PathLike = str | os.PathLike[str]
 # The engine uses every core by itself: two chunks at once would only take twice the memory.
 _running = Lock()
@@ -53,8 +58,9 @@ def segment(
     Args:
         da: an image with a band and two spatial dimensions that rioxarray knows. If it is chunked the result is lazy,
             in the same chunks; chunks smaller than the model's reach are fine.
-        model: a model file, by default the one in the environment's `IIC_MODEL`; or a Segmenter, which has its own
-            tile, batch and so on.
+        model: a model file or the name of a bundled model; by default the one in the environment's `IIC_MODEL`, else
+            the bundled one made for the array's ground resolution. Or a Segmenter, which has its own tile, batch and
+            so on.
         bands: the image's bands for the model's, in the model's order, by name or number counted from 1; by default
             matched by name with `long_name` or the coordinates of the band dimension.
         nodata: the value for "no data", over what the array says. Pixels that are not finite never hold data.
@@ -75,15 +81,16 @@ def segment(
     Raises:
         IICError: the array cannot be labelled; the message says why, and what to do.
     """
-    segmenter = (
-        model
-        if isinstance(model, Segmenter)
-        else Segmenter(model, device=device, threads=threads, tile=tile, batch=batch, max_memory=max_memory)
-    )
+    models = Models(model, device=device, threads=threads, tile=tile, batch=batch, max_memory=max_memory)
+    image = _image(da)
+    info = _info(image)
+    segmenter = models.fitting(info)
+    if told := mismatch(segmenter.card, pixel_size(info.grid)):
+        _LOG.warning("%s.", told)
     opening = Opening.of(segmenter, threads)
     keep_open(segmenter, opening)
-    image = _image(da)
-    labelling = _Labelling(_source(image, segmenter, bands, nodata, rescale), opening, confidence)
+    source = _source(image, info, segmenter.card, bands, nodata, rescale)
+    labelling = _Labelling(source, opening, confidence)
     planes = _planes(image, segmenter, labelling)
     labels = _georeferenced(planes[0], image, "labels").assign_attrs(_classes(segmenter))
     if not confidence:
@@ -163,13 +170,13 @@ def _image(da: xr.DataArray) -> xr.DataArray:
 
 def _source(
     image: xr.DataArray,
-    segmenter: Segmenter,
+    info: SceneInfo,
+    card: Card,
     bands: Sequence[str] | None,
     nodata: float | None,
     rescale: str | None,
 ) -> SceneSource:
-    card, info = segmenter.card, _info(image)
-    bidx = match_bands(card.bands, info.descriptions, info.interpretations, bands)
+    bidx = scene_bands(info, card, bands)
     source = SceneSource(
         path=info.path,
         bidx=bidx,

@@ -7,8 +7,9 @@ from tiny_onnx import make_card, make_model
 
 from iic_geotools.colours import MapClass
 from iic_geotools.errors import ModelError
+from iic_runtime.bundled import MODEL_VARIABLE, find_model
 from iic_runtime.card import CARD_VERSION, Card, Origin
-from iic_runtime.modelfile import MODEL_VARIABLE, ModelFile, find_model, put_card, write_card
+from iic_runtime.modelfile import ModelFile, put_card, write_card
 from iic_runtime.onnxfile import with_metadata
 
 

@@ -169,13 +169,6 @@ def test_models_that_are_none(fails: Callable[..., str], tmp_path: Path) -> None
     assert "other.onnx" in fails("--model", path)
 
 
-def test_no_model_named(scene: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("IIC_MODEL", raising=False)
-    result = CliRunner().invoke(app, [str(scene), str(tmp_path / "map.tif")])
-    assert result.exit_code == 2
-    assert "--model" in result.stderr
-
-
 @pytest.mark.parametrize("device", ["cuda", "tensorrt"])
 def test_a_gpu_that_is_not_there(fails: Callable[..., str], device: str) -> None:
     import onnxruntime

@@ -153,6 +153,20 @@ def test_progress_and_messages(command: Path, make_scene: MakeScene, model: Path
         )
 
 
+def test_without_a_model_the_bundled_one_is_taken(
+    command: Path, bundle: Path, make_scene: MakeScene, tmp_path: Path
+) -> None:
+    script = command.read_text()
+    elsewhere = (
+        f"from pathlib import Path; from iic_runtime import bundled; bundled.FOLDER = Path('{bundle}'); "
+    )
+    command.write_text(script.replace('-c "', f'-c "{elsewhere}'))
+    options = running.arguments(str(make_scene(landscape(60, 80))), str(tmp_path / "map.tif"), model="")
+    said: list[str] = []
+    assert running.run([str(command), *options], lambda percent: None, said.append, lambda: False)
+    assert "Model: aerial (for 0.2 to 1 m; the scene has 0.5 m)" in said
+
+
 def test_cancelled_it_ends_and_can_go_on(command: Path, make_scene: MakeScene, tmp_path: Path) -> None:
     model = tmp_path / "slow.onnx"
     model.write_bytes(make_model(full=(32, 32), half=((64, 1), (64, 2))))

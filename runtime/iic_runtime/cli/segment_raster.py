@@ -28,7 +28,14 @@ def segment_raster(
         ),
     ],
     model: Annotated[
-        Path | None, typer.Option(envvar="IIC_MODEL", help="The model file.", show_default=False)
+        str | None,
+        typer.Option(
+            envvar="IIC_MODEL",
+            metavar="FILE|NAME",
+            help="A model file, or else a bundled model by name (see iic-model list). "
+            "By default the bundled one made for the scene's ground resolution.",
+            show_default=False,
+        ),
     ] = None,
     bands: Annotated[
         str | None,
@@ -93,7 +100,7 @@ def segment_raster(
     ] = False,
     traceback: Traceback = False,
 ) -> None:
-    """Map the land cover of a scene with one model file and write it to OUT.
+    """Map the land cover of a scene with one model and write it to OUT.
 
     With several scenes, or a list of them, OUT is a folder, and {name} in the names of other outputs stands for the
     name of each scene.
@@ -134,7 +141,7 @@ def segment_raster(
 def _map(
     scenes: list[str],
     out: Path,
-    model: Path | None,
+    model: str | None,
     options: dict[str, Any],
     for_several: dict[str, Any],
     quiet: bool,

@@ -1,12 +1,61 @@
-"""Tables for people: a card, and what became of many scenes."""
+"""Tables for people: models, a card, and what became of many scenes."""
 
+import json
 from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 import typer
 
 from iic_runtime.card import Card
 from iic_runtime.many import Outcome
 from iic_runtime.modelfile import ModelFile
+from iic_runtime.resolution import in_words, made_for
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def print_models(models: Sequence[ModelFile]) -> None:
+    """Print what models are for, one a row."""
+    from rich.table import Table
+
+    table = Table("name", "ground resolution", "bands", "classes", box=None, pad_edge=False)
+    table.add_column("kB", justify="right")
+    table.add_column("imagery")
+    for model in models:
+        card = model.card
+        known = made_for(card)
+        table.add_row(
+            card.name,
+            "" if known is None else in_words(known),
+            f"{', '.join(card.bands)} ({card.dtype})",
+            ", ".join(each.name for each in card.classes),
+            f"{len(model.content) / 1e3:.0f}",
+            card.origin.data,
+        )
+    _console().print(table if models else "No model is bundled with this installation.")
+
+
+def models_json(models: Sequence[ModelFile]) -> str:
+    """What `print_models` prints, for programs."""
+    rows = [
+        {
+            "name": model.card.name,
+            "gsd": model.card.gsd,
+            "gsd_range": made_for(model.card),
+            "bands": model.card.bands,
+            "dtype": model.card.dtype,
+            "classes": [asdict(each) for each in model.card.classes],
+            "bytes": len(model.content),
+            "sha256": model.digest,
+            "file": str(model.path),
+            "data": model.card.origin.data,
+            "licence": model.card.origin.licence,
+        }
+        for model in models
+    ]
+    return json.dumps(rows, indent=1, ensure_ascii=False)
 
 
 def print_card(model: ModelFile) -> None:
@@ -69,7 +118,6 @@ def report(outcomes: Sequence[Outcome], table: bool) -> None:
 
 
 def _print_outcomes(outcomes: Sequence[Outcome]) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     table = Table("map", "result", box=None, pad_edge=False)
@@ -90,10 +138,16 @@ def _print_outcomes(outcomes: Sequence[Outcome]) -> None:
     table.add_row(
         words, "", *_figures(sum(each.pixels for each in fresh), sum(each.seconds for each in fresh))
     )
-    console = Console(stderr=True, highlight=False)
+    _console(stderr=True).print(table)
+
+
+def _console(stderr: bool = False) -> "Console":
+    from rich.console import Console
+
+    console = Console(stderr=stderr, highlight=False)
     if not console.is_terminal:
         console.width = 200  # a log has no width: never fold a name
-    console.print(table)
+    return console
 
 
 def _figures(pixels: int, seconds: float | None) -> tuple[str, ...]:

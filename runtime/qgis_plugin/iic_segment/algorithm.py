@@ -23,7 +23,7 @@ SETTING = "IIC_COMMAND"
 
 
 class SegmentRaster(QgsProcessingAlgorithm):
-    """Land cover of a raster layer, by one model file."""
+    """Land cover of a raster layer, by one model."""
 
     def createInstance(self) -> SegmentRaster:  # noqa: N802
         """A fresh one for each run."""
@@ -42,7 +42,8 @@ class SegmentRaster(QgsProcessingAlgorithm):
         return (
             "Maps the land cover of an image with a model that was trained without labels. The map has the image's "
             "grid and CRS, and the model's class names and colours.\n\n"
-            "Model: an .onnx file made by iic-export; empty for the one that the command finds by itself.\n"
+            "Model: an .onnx file made by iic-export, or the name of a bundled model, e.g. aerial; empty for the "
+            "bundled one that is made for the image's ground resolution.\n"
             "Bands: which bands of the image are the model's, in its order, by number or name, e.g. 4,1,2. Empty: by "
             "their names.\n"
             "Rescale: MIN,MAX or auto, for images whose values are not those the model was trained on, e.g. 16 bit.\n\n"

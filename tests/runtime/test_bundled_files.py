@@ -1,0 +1,60 @@
+"""The models that really come with the package: each keeps what its card promises, and maps a scene."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import rasterio
+from conftest import landscape
+from rasterio.transform import from_origin
+
+from iic_runtime import Segmenter, segment_raster, validate_model
+from iic_runtime.bundled import MODEL_VARIABLE, bundled_models, choose, find_model
+from iic_runtime.modelfile import ModelFile
+
+MakeScene = Callable[..., Path]
+MOST_BYTES = 2_000_000
+pytestmark = pytest.mark.parametrize("model", bundled_models(), ids=lambda model: model.card.name)
+
+
+def test_it_keeps_its_promises(model: ModelFile) -> None:
+    assert all(check.kept for check in validate_model(model)), validate_model(model)
+
+
+def test_it_is_small_and_says_where_it_comes_from(model: ModelFile) -> None:
+    card = model.card
+    assert len(model.content) <= MOST_BYTES
+    assert card.name == model.path.stem
+    assert find_model(card.name).digest == model.digest
+    assert card.origin.data.strip()
+    assert card.origin.licence.strip()
+    assert card.task == "segmentation"
+    assert not any(each.name.startswith("cluster ") for each in card.classes), "classes have names"
+
+
+def test_it_is_taken_for_the_pixels_it_is_made_for(model: ModelFile) -> None:
+    assert model.card.gsd is not None
+    assert model.card.gsd_range is not None
+    low, high = model.card.gsd_range
+    assert low <= model.card.gsd <= high
+    for size in (low, model.card.gsd, high):
+        assert choose(size).card.name == model.card.name
+
+
+def test_it_maps_a_scene(
+    model: ModelFile, make_scene: MakeScene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(MODEL_VARIABLE, raising=False)
+    card = model.card
+    noise = landscape(150, 210, len(card.bands)) / 255
+    bands = [low + (high - low) * band for band, (low, high) in zip(noise, card.value_range, strict=True)]
+    values = np.stack(bands).astype(card.dtype)
+    where = from_origin(500000, 5400000, card.gsd, card.gsd)
+    scene = make_scene(values[::-1], descriptions=card.bands[::-1], transform=where)
+    summary = segment_raster(scene, tmp_path / "map.tif", device="cpu", threads=1, tile=64)
+    assert summary.card == card
+    with rasterio.open(tmp_path / "map.tif") as dataset:
+        labels = dataset.read(1)
+    assert np.array_equal(labels, Segmenter(card.name, device="cpu", threads=1)(values).labels)
+    assert labels.max() < len(card.classes)
