@@ -57,18 +57,30 @@ def export(
         typer.Option("--portable", help="TensorRT: let later versions and other GPUs since Ampere run it."),
     ] = False,
     labels: Annotated[
-        Path | None,
-        typer.Option(help="Name clusters by this label raster, or points or polygons with a class field."),
+        list[Path] | None,
+        typer.Option(
+            help="Name clusters by a label raster, or points or polygons with a class field; one for all scenes or "
+            "one for each, in order."
+        ),
     ] = None,
+    own_labels: Annotated[
+        bool, typer.Option("--own-labels", help="Name clusters by the labels the run was evaluated with.")
+    ] = False,
     label_field: Annotated[
         str | None, typer.Option(help="The field of --labels that holds the class.")
     ] = None,
     label_class: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=VALUE,...", help="A class of a label raster; every value by default."),
+        typer.Option(
+            metavar="NAME=VALUE,...[:#COLOUR]", help="A class of label rasters; every value by default."
+        ),
     ] = None,
+    balance: Annotated[
+        bool,
+        typer.Option("--balance", help="Let all classes count the same, however much of each is labelled."),
+    ] = False,
     scene: Annotated[
-        Path | None, typer.Option(help="The scene under --labels; the run's own scenes by default.")
+        list[Path] | None, typer.Option(help="A scene under --labels; the run's own scenes by default.")
     ] = None,
     name: Annotated[str | None, typer.Option(help="What to call the model; as its run by default.")] = None,
     attribution: Annotated[str, typer.Option(help="Whose data the run was trained on.")] = "",
@@ -108,7 +120,7 @@ def export(
             probabilities=probabilities,
             format=format,
             engine=_engine(tile, batch, workspace, portable) if format == "tensorrt" else None,
-            naming=_naming(labels, label_field, label_class or [], scene),
+            naming=_naming(labels or [], label_field, label_class or [], scene or [], own_labels, balance),
             name=name,
             attribution=attribution,
             licence=licence,
@@ -129,14 +141,18 @@ def _engine(tile: int, batch: int, workspace: str, portable: bool) -> "EngineOpt
 
 
 def _naming(
-    labels: Path | None, field: str | None, classes: list[str], scene: Path | None
+    labels: list[Path], field: str | None, classes: list[str], scenes: list[Path], own: bool, balanced: bool
 ) -> "Naming | None":
     from iic_geotools.errors import UsageError
 
-    if labels is None:
-        if field is not None or classes or scene is not None:
-            raise UsageError("--label-field, --label-class and --scene are about --labels; give that too.")
+    if not labels and (field is not None or scenes):
+        raise UsageError("--label-field and --scene are about --labels; give that too.")
+    if not labels and not own:
+        if classes or balanced:
+            raise UsageError(
+                "--label-class and --balance are about --labels or --own-labels; give one of them."
+            )
         return None
     from iic_export.naming import Naming
 
-    return Naming(labels, field, tuple(classes), scene)
+    return Naming(labels, field, classes, scenes, own, balanced)

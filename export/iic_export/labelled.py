@@ -35,6 +35,10 @@ _USUAL_FIELDS = ("class", "label", "name", "class_name", "landcover")
 class Labelled(Protocol):
     """Labels on the grid of one scene."""
 
+    @property
+    def numbered(self) -> bool:
+        """Whether values are the file's own numbers, which `--label-class` can gather."""
+
     def read(self, rect: Rect) -> Values:
         """Values of a rectangle [H, W], `NOT_LABELLED` where nobody said what is there."""
 
@@ -59,11 +63,11 @@ def open_labels(path: str | os.PathLike[str], grid: MapGrid, field: str | None =
         UsageError: The field is not there, or which one it is cannot be told.
     """
     try:
-        dataset = rasterio.open(path)
-    except (RasterioError, OSError):
+        with open_raster(os.fspath(path)):
+            pass
+    except SceneError:
         yield LabelShapes(Path(path), grid, field)
         return
-    dataset.close()
     if field is not None:
         raise UsageError(f"--label-field is about points and polygons, and {path} is a raster.")
     with open_raster(os.fspath(path)) as source, closing(_on_grid(source, grid)) as placed:
@@ -79,7 +83,7 @@ def _on_grid(source: Any, grid: MapGrid) -> Any:
                 f"The labels {source.name} or the scene have no reference system, and their sizes differ: "
                 "put them on one grid."
             )
-        return rasterio.open(source.name)
+        return source
     return WarpedVRT(
         source,
         crs=grid.crs,
@@ -94,6 +98,8 @@ def _on_grid(source: Any, grid: MapGrid) -> Any:
 
 class LabelRaster:
     """A raster of classes, brought onto the scene's grid by nearest neighbour."""
+
+    numbered = True
 
     def __init__(self, path: Path, source: Any, placed: Any) -> None:
         self._placed = placed
@@ -123,6 +129,8 @@ class LabelRaster:
 
 class LabelShapes:
     """Points and polygons with a class field; where two overlap, the later one counts."""
+
+    numbered = False
 
     def __init__(self, path: Path, grid: MapGrid, field: str | None) -> None:
         self._grid = grid

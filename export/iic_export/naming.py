@@ -30,16 +30,21 @@ class Naming:
     """What says which cluster is which class.
 
     Attributes:
-        labels: A raster of classes, or points and polygons with a class field.
+        labels: Rasters of classes, or points and polygons with a class field: one for each scene, or one for all.
         field: The field that holds the class.
-        classes: Classes of a raster as NAME=VALUE,VALUE...; empty: every value is a class.
-        scene: The scene they lie over; None: those of the run's scenes that they touch.
+        classes: Classes of rasters as NAME=VALUE,VALUE... or NAME=VALUE,VALUE...:#rrggbb; empty: as the run groups
+            its own labels, else every value is a class.
+        scenes: The scenes they lie over; empty: those of the run.
+        own: Name by the label rasters that the run was evaluated with, too.
+        balanced: Let all classes count the same, however many pixels of each are labelled.
     """
 
-    labels: str | os.PathLike[str]
+    labels: Sequence[str | os.PathLike[str]] = ()
     field: str | None = None
     classes: Sequence[str] = ()
-    scene: str | os.PathLike[str] | None = None
+    scenes: Sequence[str | os.PathLike[str]] = ()
+    own: bool = False
+    balanced: bool = False
 
 
 @dataclass(frozen=True)
@@ -70,39 +75,70 @@ def name_clusters(subject: Subject, naming: Naming) -> Named:
     """Give each cluster the class that most of its labelled pixels have; one without any stays by itself.
 
     Raises:
-        UsageError: The run labels whole images, or has no scene and none was given.
+        UsageError: The run labels whole images, or what lies over which scene cannot be told.
         SceneError: The labels cannot be read, or lie on no scene.
     """
     if not subject.config.dense:
         raise UsageError("--labels names pixels; this run labels whole images.")
-    votes = _Votes(subject.network.config.clusters_b, {}, {})
-    groups = parse_groups(naming.classes)
-    scenes = _scenes(subject, naming)
-    reader = SceneReader(scenes)
-    for index, source in enumerate(scenes.sources):
-        with open_labels(naming.labels, describe(source.path).grid, naming.field) as labels:
-            _count(subject, scenes, reader, index, labels, groups, votes)
-    reader.close()
+    data = subject.config.data
+    groups, colours = _classes(naming.classes or (data.label_classes if naming.own else ()))
+    votes = _Votes(subject.network.config.clusters_b, {}, colours)
+    for labels, paths in _sheets(subject, naming):
+        scenes = open_scenes(
+            paths,
+            subject.network.config.channels,
+            bands=data.bands,
+            nodata=data.nodata,
+            resolution=resolution_of(data),
+        )
+        reader = SceneReader(scenes)
+        for view, source in enumerate(scenes.sources):
+            path = labels[scenes.files[view] % len(labels)]
+            with open_labels(path, describe(source.path).grid, naming.field) as opened:
+                _count(subject, scenes, reader, view, opened, groups, votes)
+        reader.close()
     if not votes.counts:
         raise SceneError(
-            f"No pixel of the scenes is labelled by {naming.labels}: do they lie over each other, with the same "
-            "reference system (--scene names another scene)?"
+            "No pixel of the scenes is labelled: do they and the labels lie over each other, with the same "
+            "reference system (--scene names other scenes), and are the values right (--label-class)?"
         )
-    return _decide(votes, list(groups))
+    return _decide(votes, list(groups), naming.balanced)
 
 
-def _scenes(subject: Subject, naming: Naming) -> Scenes:
+def _sheets(subject: Subject, naming: Naming) -> list[tuple[list[str], list[str]]]:
+    """Label files and the scenes they lie over: one for each scene, or one for all of them."""
     data = subject.config.data
-    paths = data.scenes if naming.scene is None else (os.fspath(naming.scene),)
-    if not paths:
-        raise UsageError("The run was not trained on rasters: name the scene under the labels with --scene.")
-    return open_scenes(
-        paths,
-        subject.network.config.channels,
-        bands=data.bands,
-        nodata=data.nodata,
-        resolution=resolution_of(data),
-    )
+    found = []
+    if naming.own:
+        if not data.labels:
+            raise UsageError("The run was given no labels of its own; name some with --labels.")
+        found.append((list(data.labels), list(data.scenes)))
+    if naming.labels:
+        labels, scenes = ([os.fspath(path) for path in paths] for paths in (naming.labels, naming.scenes))
+        scenes = scenes or list(data.scenes)
+        if not scenes:
+            raise UsageError(
+                "The run was not trained on rasters: name the scene under the labels with --scene."
+            )
+        if len(labels) not in (1, len(scenes)):
+            raise UsageError(
+                f"There are {len(scenes)} scenes but {len(labels)} --labels: give one for each scene, in order, or "
+                "one for all of them (--scene names other scenes than the run's)."
+            )
+        found.append((labels, scenes))
+    return found
+
+
+def _classes(texts: Sequence[str]) -> tuple[dict[str, tuple[int, ...]], dict[str, str]]:
+    """Values and colours of classes written as NAME=VALUE,VALUE... or NAME=VALUE,VALUE...:#rrggbb."""
+    groups, colours = {}, {}
+    for text in texts:
+        values, _, colour = text.partition(":#")
+        ((name, numbers),) = parse_groups([values]).items()
+        groups[name] = numbers
+        if colour:
+            colours[name] = MapClass(name, f"#{colour}").colour
+    return groups, colours
 
 
 def _count(
@@ -143,15 +179,15 @@ def _coarse(labels: Labelled, rect: Rect, times: int) -> Counts:
 
 
 def _names(value: int, labels: Labelled, groups: Mapping[str, Sequence[int]]) -> list[str]:
-    if not groups:
+    if not groups or not labels.numbered:
         return [labels.name(value)]
     return [name for name, values in groups.items() if value in values]
 
 
-def _decide(votes: _Votes, order: Sequence[str]) -> Named:
-    names = [name for name in (order or sorted(votes.counts)) if name in votes.counts]
+def _decide(votes: _Votes, order: Sequence[str], balanced: bool) -> Named:
+    names = [name for name in dict.fromkeys([*order, *sorted(votes.counts)]) if name in votes.counts]
     counts = np.stack([votes.counts[name] for name in names])
-    winners = counts.argmax(0)
+    winners = (counts / counts.sum(1, keepdims=True) if balanced else counts).argmax(0)
     members: dict[str, list[int]] = defaultdict(list)
     for cluster in range(votes.clusters):
         seen = counts[:, cluster].sum() > 0
@@ -169,7 +205,8 @@ def _decide(votes: _Votes, order: Sequence[str]) -> Named:
     for row, name in enumerate(kept):
         merge[row, members[name]] = 1.0
     classes = tuple(map(MapClass, kept, _colours(kept, votes.colours)))
-    return Named(classes, merge, float(counts.max(0).sum() / counts.sum()))
+    right = np.take_along_axis(counts, winners[None], 0).sum()
+    return Named(classes, merge, float(right / counts.sum()))
 
 
 def _colours(names: Sequence[str], known: Mapping[str, str]) -> list[str]:
