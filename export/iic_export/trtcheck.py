@@ -8,7 +8,17 @@ from onnx import TensorProto
 OPERATORS = frozenset(
     {
         *("Add", "ArgMax", "AveragePool", "Cast", "Concat", "Constant", "ConstantOfShape", "Conv"),
-        *("DequantizeLinear", "Div", "Equal", "Expand", "Flatten", "Gather", "Gemm", "GlobalAveragePool"),
+        *(
+            "DequantizeLinear",
+            "Div",
+            "Equal",
+            "Exp",
+            "Expand",
+            "Flatten",
+            "Gather",
+            "Gemm",
+            "GlobalAveragePool",
+        ),
         *("Identity", "MatMul", "Max", "MaxPool", "Min", "Mul", "Pad", "QuantizeLinear", "ReduceMax"),
         *("ReduceMean", "ReduceSum", "Relu", "Reshape", "Resize", "Round", "Shape", "Slice", "Softmax"),
         *("Split", "Squeeze", "Sub", "Transpose", "Unsqueeze", "Where"),
