@@ -76,9 +76,13 @@ def export(
         ),
     ] = None,
     balance: Annotated[
-        bool,
-        typer.Option("--balance", help="Let all classes count the same, however much of each is labelled."),
-    ] = False,
+        float,
+        typer.Option(
+            min=0,
+            max=1,
+            help="Even out how much of each class is labelled: 0 counts pixels, 1 makes classes equal.",
+        ),
+    ] = 0.0,
     scene: Annotated[
         list[Path] | None, typer.Option(help="A scene under --labels; the run's own scenes by default.")
     ] = None,
@@ -141,18 +145,18 @@ def _engine(tile: int, batch: int, workspace: str, portable: bool) -> "EngineOpt
 
 
 def _naming(
-    labels: list[Path], field: str | None, classes: list[str], scenes: list[Path], own: bool, balanced: bool
+    labels: list[Path], field: str | None, classes: list[str], scenes: list[Path], own: bool, balance: float
 ) -> "Naming | None":
     from iic_geotools.errors import UsageError
 
     if not labels and (field is not None or scenes):
         raise UsageError("--label-field and --scene are about --labels; give that too.")
     if not labels and not own:
-        if classes or balanced:
+        if classes or balance:
             raise UsageError(
                 "--label-class and --balance are about --labels or --own-labels; give one of them."
             )
         return None
     from iic_export.naming import Naming
 
-    return Naming(labels, field, classes, scenes, own, balanced)
+    return Naming(labels, field, classes, scenes, own, balance)

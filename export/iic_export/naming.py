@@ -36,7 +36,8 @@ class Naming:
             its own labels, else every value is a class.
         scenes: The scenes they lie over; empty: those of the run.
         own: Name by the label rasters that the run was evaluated with, too.
-        balanced: Let all classes count the same, however many pixels of each are labelled.
+        balance: How far the numbers of labelled pixels of the classes are evened out before they are compared:
+            0 counts pixels, 1 lets all classes count the same however many pixels of each are labelled.
     """
 
     labels: Sequence[str | os.PathLike[str]] = ()
@@ -44,7 +45,7 @@ class Naming:
     classes: Sequence[str] = ()
     scenes: Sequence[str | os.PathLike[str]] = ()
     own: bool = False
-    balanced: bool = False
+    balance: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,8 @@ def name_clusters(subject: Subject, naming: Naming) -> Named:
     """
     if not subject.config.dense:
         raise UsageError("--labels names pixels; this run labels whole images.")
+    if not 0 <= naming.balance <= 1:
+        raise UsageError(f"--balance must be 0 to 1, not {naming.balance}.")
     data = subject.config.data
     groups, colours = _classes(naming.classes or (data.label_classes if naming.own else ()))
     votes = _Votes(subject.network.config.clusters_b, {}, colours)
@@ -102,7 +105,7 @@ def name_clusters(subject: Subject, naming: Naming) -> Named:
             "No pixel of the scenes is labelled: do they and the labels lie over each other, with the same "
             "reference system (--scene names other scenes), and are the values right (--label-class)?"
         )
-    return _decide(votes, list(groups), naming.balanced)
+    return _decide(votes, list(groups), naming.balance)
 
 
 def _sheets(subject: Subject, naming: Naming) -> list[tuple[list[str], list[str]]]:
@@ -184,10 +187,10 @@ def _names(value: int, labels: Labelled, groups: Mapping[str, Sequence[int]]) ->
     return [name for name, values in groups.items() if value in values]
 
 
-def _decide(votes: _Votes, order: Sequence[str], balanced: bool) -> Named:
+def _decide(votes: _Votes, order: Sequence[str], balance: float) -> Named:
     names = [name for name in dict.fromkeys([*order, *sorted(votes.counts)]) if name in votes.counts]
     counts = np.stack([votes.counts[name] for name in names])
-    winners = (counts / counts.sum(1, keepdims=True) if balanced else counts).argmax(0)
+    winners = (counts / counts.sum(1, keepdims=True) ** balance).argmax(0)
     members: dict[str, list[int]] = defaultdict(list)
     for cluster in range(votes.clusters):
         seen = counts[:, cluster].sum() > 0

@@ -31,7 +31,7 @@ def test_the_command_is_the_function(trained, invoke, tmp_path):
         (["--gsd-range", "2,1"], 2, "MIN,MAX"),
         (["--subhead", "9"], 2, "no sub-head 9"),
         (["--own-labels"], 2, "no labels of its own"),
-        (["--balance"], 2, "--labels or --own-labels"),
+        (["--balance", "1"], 2, "--labels or --own-labels"),
         (["--scene", "s.tif"], 2, "about --labels"),
         (["--runs", "nowhere"], 1, "no run in nowhere"),
     ],

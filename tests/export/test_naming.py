@@ -303,7 +303,7 @@ def test_shapes_add_classes_to_the_runs_labels(two_scenes, tmp_path):
         geometry_type="Point",
         crs="EPSG:4326",
     )
-    named = assigned(name_clusters(two_scenes, Naming([path], own=True, scenes=[scene], balanced=True)))
+    named = assigned(name_clusters(two_scenes, Naming([path], own=True, scenes=[scene], balance=1)))
     assert named[cluster] == "sand"
     assert {"smooth", "rough"} & set(named.values())
 
@@ -316,13 +316,15 @@ def test_rare_classes_count_the_same_if_balanced(subject, clusters, label_raster
     values[rows[::10], columns[::10]] = 2
     naming = Naming([label_raster(values)])
     assert assigned(name_clusters(subject, naming))[int(most)] == "class 1"
-    balanced = name_clusters(subject, replace(naming, balanced=True))
+    balanced = name_clusters(subject, replace(naming, balance=1))
     assert assigned(balanced)[int(most)] == "class 2"
     right = (values == np.where(clusters == most, 2, 1)).mean()
     assert balanced.agreement == pytest.approx(right)
 
 
-def test_labels_that_fit_no_scene(subject, two_scenes, tmp_path):
+def test_labels_that_fit_no_scene(subject, two_scenes):
+    with pytest.raises(UsageError, match="--balance must be 0 to 1"):
+        name_clusters(two_scenes, Naming(own=True, balance=2))
     with pytest.raises(UsageError, match="no labels of its own"):
         name_clusters(subject, Naming(own=True))
     with pytest.raises(UsageError, match="2 scenes but 3 --labels"):
