@@ -29,6 +29,7 @@ from iic_train.baselines import baseline
 from iic_train.config import TrainConfig
 from iic_train.evaluate import Evaluation, evaluate, run_dataset
 from iic_train.loop import train
+from iic_train.pairs import ImagePairs
 from iic_train.presets import preset
 from iic_train.report import write_report
 
@@ -36,8 +37,13 @@ from iic_train.report import write_report
 def quick(epochs: int) -> TrainConfig:
     """The settings above."""
     published = preset("mnist")
+    pairs = published.pairs
+    assert isinstance(pairs, ImagePairs)
+    photometry = replace(pairs.photometry, all_gamma=1.0)
+    pairs = replace(pairs, crops=(20, 24), rotated=1.0, shear=20.0, stretch=0.3, photometry=photometry)
     return replace(
         published,
+        pairs=pairs,
         network=replace(published.network, name="6c-4", widths=()),
         passes=("ab",),
         batch=300,

@@ -217,3 +217,36 @@ def test_random_crops_reach_every_corner():
     x = torch.arange(16.0).view(1, 1, 4, 4).expand(300, 1, 4, 4)
     _, second = pairs(x, ("nir",), Draw(0))
     assert {round(float(v)) for v in second[:, 0, 0, 0]} == {0, 1, 2, 4, 5, 6, 8, 9, 10}
+
+
+def spread(views, axis):
+    """Standard deviation in pixels of each view's ink along an axis (0: rows)."""
+    ink = views[:, 0].sum(2 - axis)
+    place = torch.arange(ink.shape[1], dtype=ink.dtype)
+    centre = (ink * place).sum(1, keepdim=True) / ink.sum(1, keepdim=True)
+    return ((ink * (place - centre) ** 2).sum(1) / ink.sum(1)).sqrt()
+
+
+def test_second_views_are_stretched_along_each_axis_by_itself():
+    x = torch.zeros(200, 1, 41, 41)
+    x[..., 15:26, 15:26] = 1
+    pairs = ImagePairs(41, 41, (41,), stretch=0.3, rotated=1.0, flip=0.0, photometry=STILL)
+    _, second = pairs(x, ("nir",), Draw(0))
+    heights, widths = (spread(second, axis) / spread(x[:1], axis) for axis in (0, 1))
+    for factors in (heights, widths):
+        assert torch.exp(torch.tensor(-0.35)) < factors.min() < 0.8
+        assert 1.25 < factors.max() < torch.exp(torch.tensor(0.35))
+    assert abs(torch.corrcoef(torch.stack([heights, widths]))[0, 1]) < 0.2
+
+
+def test_second_views_are_slanted_without_leaning_over():
+    x = torch.zeros(200, 1, 41, 41)
+    x[..., 8:33, 20] = 1
+    pairs = ImagePairs(41, 41, (41,), shear=20.0, rotated=1.0, flip=0.0, photometry=STILL)
+    _, second = pairs(x, ("nir",), Draw(0))
+    torch.testing.assert_close(spread(second, 0), spread(x, 0), atol=0.2, rtol=0)
+    places = torch.arange(41.0)
+    top, bottom = ((second[:, 0, row] * places).sum(1) / second[:, 0, row].sum(1) for row in (10, 30))
+    slants = torch.rad2deg(torch.atan((bottom - top) / 20))
+    assert 15 < slants.max() < 21
+    assert -21 < slants.min() < -15

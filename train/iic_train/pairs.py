@@ -134,7 +134,9 @@ class ImagePairs:
         crops: Sides, equally likely, of the square that the second view takes.
         centred: Probability that the first view takes the central square rather than a random one.
         rotation: Largest rotation of the second view in degrees.
-        rotated: Probability of that rotation.
+        shear: Its largest slant in degrees.
+        stretch: Largest logarithm of the factors by which it is wider and higher, each drawn by itself.
+        rotated: Probability that it is rotated, slanted and stretched at all.
         flip: Probability that the second view is flipped horizontally.
         photometry: Changes of the second view's values.
     """
@@ -144,6 +146,8 @@ class ImagePairs:
     crops: tuple[int, ...]
     centred: float = 0.0
     rotation: float = 0.0
+    shear: float = 0.0
+    stretch: float = 0.0
     rotated: float = 0.5
     flip: float = 0.5
     photometry: Photometry = STRONG_JITTER
@@ -167,14 +171,25 @@ class ImagePairs:
 
     def _second(self, images: Tensor, channels: Sequence[str], draw: Draw) -> Tensor:
         count = len(images)
-        if self.rotation:
-            turned = resample(images, _rotations(draw.uniform((count,), -self.rotation, self.rotation)))
-            images = torch.where(draw.chance(count, self.rotated).view(-1, 1, 1, 1), turned, images)
+        if self.rotation or self.shear or self.stretch:
+            images = _where(
+                draw.chance(count, self.rotated), resample(images, self._bend(count, draw)), images
+            )
         choices = torch.tensor(self.crops, device=images.device)
         sides = choices[draw.integers(count, 0, len(self.crops))]
         view = crop_and_resize(images, self._corners(images, sides, draw), sides, self.size)
         view = _where(draw.chance(count, self.flip), view.flip(-1), view)
         return self.photometry(view, channels, draw)
+
+    def _bend(self, count: int, draw: Draw) -> Tensor:
+        """Rotations after slants after stretches, `[N, 2, 2]`."""
+        angle, slant = (
+            draw.uniform((count,), -limit, limit) * math.pi / 180 for limit in (self.rotation, self.shear)
+        )
+        width, height = draw.uniform((2, count), -self.stretch, self.stretch).exp()
+        upright = torch.stack([width, slant.tan() * height, torch.zeros_like(width), height], 1)
+        turns = torch.stack([angle.cos(), -angle.sin(), angle.sin(), angle.cos()], 1)
+        return turns.view(-1, 2, 2) @ upright.view(-1, 2, 2)
 
     def _corners(self, images: Tensor, sides: Tensor, draw: Draw) -> Tensor:
         """Row and column of the first pixel of random squares, `[N, 2]`."""
@@ -185,11 +200,6 @@ class ImagePairs:
         height, width = images.shape[-2:]
         corner = [round((height - self.crop) / 2), round((width - self.crop) / 2)]
         return torch.tensor([corner], device=images.device)
-
-
-def _rotations(degrees: Tensor) -> Tensor:
-    angle = degrees * math.pi / 180
-    return torch.stack([angle.cos(), -angle.sin(), angle.sin(), angle.cos()], 1).view(-1, 2, 2)
 
 
 def crop_and_resize(images: Tensor, corners: Tensor, sides: Tensor, size: int) -> Tensor:
