@@ -36,7 +36,9 @@ NETWORKS: dict[str, tuple[Family, tuple[int, ...]]] = {
     "edge-4": ("segmentation", (16, 32, 64, 64, 128, 128)),
     "edge-8": ("segmentation", (8, 16, 32, 32, 64, 64)),
     # sees 5 pixels a side: materials by their colour, at a resolution at which texture has averaged out
+    "local-small": ("local", (8, 16, 16)),
     "local": ("local", (16, 32, 32)),
+    "local-large": ("local", (32, 64, 64)),
 }
 """Families and channel widths of the named networks."""
 
