@@ -1,4 +1,4 @@
-"""One linear map for a whole scene, from its values into the range that a model was trained on."""
+"""One linear map a band for a whole scene, from its values into the range that a model was trained on."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -15,34 +15,33 @@ SAMPLE_SIDE = 256
 # Values, of all bands: a percentile needs no more than the one, and memory must not hold more than the other.
 ENOUGH, PLENTY = 1 << 16, 1 << 25
 
+Pair = tuple[float, float]
 Read = Callable[[Rect], tuple[NDArray[Any], NDArray[np.bool_] | None]]
 
 
 @dataclass(frozen=True)
 class Rescale:
-    """Map `low`..`high` linearly onto `targets`, one (low, high) pair a band, clipped to the dtype's range."""
+    """Map `sources` linearly onto `targets`, each one (low, high) pair a band, clipped to the dtype's range."""
 
-    low: float
-    high: float
-    targets: tuple[tuple[float, float], ...]
+    sources: tuple[Pair, ...]
+    targets: tuple[Pair, ...]
 
     def __post_init__(self) -> None:
-        if not -np.inf < self.low < self.high < np.inf:
-            raise UsageError(
-                f"--rescale needs two finite numbers, MIN below MAX, not {self.low:g},{self.high:g}."
-            )
+        for low, high in self.sources:
+            if not -np.inf < low < high < np.inf:
+                raise UsageError(f"--rescale needs two finite numbers, MIN below MAX, not {low:g},{high:g}.")
 
     def apply(self, values: NDArray[Any], dtype: str) -> NDArray[Any]:
         """Rescale [bands, H, W]; integers are rounded, never wrapped around. What is not finite has no result."""
-        starts = np.array([low for low, _ in self.targets], np.float32)[:, None, None]
-        spans = np.array([high - low for low, high in self.targets], np.float32)[:, None, None]
+        lows, highs = np.array(self.sources, np.float32).T[:, :, None, None]
+        starts, ends = np.array(self.targets, np.float32).T[:, :, None, None]
         with np.errstate(over="ignore", invalid="ignore"):
-            unit = (values.astype(np.float32) - np.float32(self.low)) * np.float32(1 / (self.high - self.low))
-            scaled = unit * spans + starts
+            unit = (values.astype(np.float32) - lows) / (highs - lows)
+            scaled = unit * (ends - starts) + starts
             if np.issubdtype(np.dtype(dtype), np.integer):
                 limits = np.iinfo(dtype)
                 scaled = np.clip(np.rint(scaled), limits.min, limits.max)
-            return scaled.astype(dtype)
+            return np.asarray(scaled, dtype)
 
 
 def parse_rescale(text: str) -> tuple[float, float]:
@@ -54,8 +53,8 @@ def parse_rescale(text: str) -> tuple[float, float]:
     return low, high
 
 
-def robust_range(read: Read, width: int, height: int) -> tuple[float, float]:
-    """The 2nd and 98th percentile over all bands of valid pixels, in windows spread evenly over the scene.
+def robust_ranges(read: Read, width: int, height: int) -> tuple[Pair, ...]:
+    """The 2nd and 98th percentile of each band over valid pixels, in windows spread evenly over the scene.
 
     Where these hit hardly any data, as in a mosaic of a few strips, twice as many are tried, and again.
 
@@ -73,21 +72,21 @@ def robust_range(read: Read, width: int, height: int) -> tuple[float, float]:
         raise SceneError(
             "No pixel with data was found to take --rescale auto from; say --rescale MIN,MAX instead."
         )
-    low, high = (float(value) for value in np.percentile(pool, [2, 98]))
-    return (low, high) if low < high else (low, low + 1.0)
+    found = np.percentile(pool, [2, 98], axis=1).T.tolist()
+    return tuple((low, high) if low < high else (low, low + 1.0) for low, high in found)
 
 
 def _sample(read: Read, windows: Iterable[Rect]) -> NDArray[Any]:
-    """The values of valid pixels in windows, as many as are wanted at most."""
-    samples: list[NDArray[Any]] = [np.empty(0, np.uint8)]
+    """The values [bands, N] of valid pixels in windows, as many as are wanted at most."""
+    samples: list[NDArray[Any]] = []
     count = 0
     for rect in windows:
         values, valid = read(rect)
-        samples.append((values if valid is None else values[:, valid]).reshape(-1))
+        samples.append((values if valid is None else values[:, valid]).reshape(len(values), -1))
         count += samples[-1].size
         if count > PLENTY:
             break
-    return np.concatenate(samples)
+    return np.concatenate(samples, axis=1)
 
 
 def spread_windows(width: int, height: int, a_side: int = SAMPLES_A_SIDE) -> Iterator[Rect]:

@@ -16,7 +16,7 @@ from iic_geotools.areas import ground_sample_distance
 from iic_geotools.errors import ModelError, SceneError, UsageError
 from iic_geotools.grid import Rect
 from iic_geotools.regions import Area, Bounds, pixels_within
-from iic_geotools.rescale import Rescale, parse_rescale, robust_range
+from iic_geotools.rescale import Rescale, parse_rescale, robust_ranges
 from iic_geotools.scene import SceneInfo, SceneSource, has_mask
 from iic_geotools.vrt import MapGrid
 from iic_runtime.card import Card
@@ -125,11 +125,12 @@ def choose_rescale(
             f"(the scene's values that are to become {low:g} and {high:g}) or --rescale auto."
         )
     if wanted != "auto":
-        return Rescale(*parse_rescale(wanted), card.value_range)
+        return Rescale((parse_rescale(wanted),) * len(card.bands), card.value_range)
     with looking(kind) as look:
-        low, high = robust_range(look, info.grid.width, info.grid.height)
-    _LOG.info("--rescale auto: the scene's values %g to %g are the model's range", low, high)
-    return Rescale(low, high, card.value_range)
+        found = robust_ranges(look, info.grid.width, info.grid.height)
+    for band, (low, high) in zip(card.bands, found, strict=True):
+        _LOG.info("--rescale auto: the scene's values %g to %g of %s are the model's range", low, high, band)
+    return Rescale(found, card.value_range)
 
 
 @contextmanager

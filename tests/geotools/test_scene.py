@@ -11,7 +11,7 @@ from rasterio.transform import Affine, from_origin
 
 from iic_geotools.errors import SceneError, UsageError
 from iic_geotools.grid import Rect
-from iic_geotools.rescale import Rescale, parse_rescale, robust_range, spread_windows
+from iic_geotools.rescale import Rescale, parse_rescale, robust_ranges, spread_windows
 from iic_geotools.scene import SceneSource, describe, has_mask, valid_pixels
 from iic_geotools.vrt import MapGrid
 
@@ -213,7 +213,7 @@ def test_masks_follow_onto_another_grid(make_scene: MakeScene, kind: str) -> Non
 
 
 def test_rescaling_rounds_and_clips() -> None:
-    rescale = Rescale(0, 10000, ((0.0, 255.0), (10.0, 20.0)))
+    rescale = Rescale(((0.0, 10000.0), (0.0, 20000.0)), ((0.0, 255.0), (10.0, 30.0)))
     values = np.array([[[0, 5000, 10000, 60000]]] * 2, np.uint16)
     assert rescale.apply(values, "uint8").tolist() == [[[0, 128, 255, 255]], [[10, 15, 20, 70]]]
     assert rescale.apply(values, "float32").dtype == np.float32
@@ -224,12 +224,13 @@ def test_rescale_as_text() -> None:
     with pytest.raises(UsageError, match="MIN,MAX"):
         parse_rescale("0-3000")
     with pytest.raises(UsageError, match="MIN below MAX"):
-        Rescale(5, 5, ((0.0, 1.0),))
+        Rescale(((5.0, 5.0),), ((0.0, 1.0),))
 
 
-def test_robust_range_ignores_outliers_and_holes() -> None:
+def test_robust_ranges_ignores_outliers_and_holes() -> None:
     rng = np.random.default_rng(0)
     values = rng.uniform(100, 200, (2, 500, 700))
+    values[1] *= 10
     values[:, :5] = 1e9
     valid = np.ones((500, 700), bool)
     valid[:5] = False
@@ -237,11 +238,11 @@ def test_robust_range_ignores_outliers_and_holes() -> None:
     def read(rect: Rect) -> tuple[np.ndarray, np.ndarray]:
         return values[:, *rect.slices], valid[rect.slices]
 
-    low, high = robust_range(read, 700, 500)
-    assert math.isclose(low, 102, abs_tol=0.5)
-    assert math.isclose(high, 198, abs_tol=0.5)
+    for times, (low, high) in zip((1, 10), robust_ranges(read, 700, 500), strict=True):
+        assert math.isclose(low, 102 * times, abs_tol=0.5 * times)
+        assert math.isclose(high, 198 * times, abs_tol=0.5 * times)
     with pytest.raises(SceneError, match="No pixel with data"):
-        robust_range(lambda rect: (values[:, *rect.slices], np.zeros_like(valid[rect.slices])), 700, 500)
+        robust_ranges(lambda rect: (values[:, *rect.slices], np.zeros_like(valid[rect.slices])), 700, 500)
 
 
 def test_sampling_windows_lie_inside() -> None:

@@ -146,6 +146,7 @@ def test_parts_of_other_work_are_never_taken(
         {"tile": 32},
         {"nodata": 3},
         {"rescale": "0,200"},
+        {"rescale": "auto"},
         {"bands": ["4", "3", "2", "1"]},
         {"bounds": (500000, 5399900, 500100, 5400000)},
         {"confidence": tmp_path / "c.tif"},
