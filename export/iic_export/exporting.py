@@ -215,6 +215,7 @@ def draft_card(
         dtype=subject.dtype,
         offset=config.offset,
         scale=config.scale,
+        rescale=subject.config.data.rescale,
         gsd=subject.run.data.get("gsd"),
         origin=origin,
         packages=versions(),

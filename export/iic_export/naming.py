@@ -18,7 +18,7 @@ from iic_geotools.errors import SceneError, UsageError
 from iic_geotools.grid import Grid, Rect
 from iic_geotools.scene import describe
 from iic_train.data.rasters import parse_groups
-from iic_train.data.scenes import SceneReader, Scenes, open_scenes, resolution_of
+from iic_train.data.scenes import SceneReader, Scenes, scenes_of
 
 _LOG = logging.getLogger(__name__)
 TILE = 512
@@ -87,13 +87,7 @@ def name_clusters(subject: Subject, naming: Naming) -> Named:
     groups, colours = _classes(naming.classes or (data.label_classes if naming.own else ()))
     votes = _Votes(subject.network.config.clusters_b, {}, colours)
     for labels, paths in _sheets(subject, naming):
-        scenes = open_scenes(
-            paths,
-            subject.network.config.channels,
-            bands=data.bands,
-            nodata=data.nodata,
-            resolution=resolution_of(data),
-        )
+        scenes = scenes_of(data, subject.network.config.channels, paths=paths)
         reader = SceneReader(scenes)
         for view, source in enumerate(scenes.sources):
             path = labels[scenes.files[view] % len(labels)]

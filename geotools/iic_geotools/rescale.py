@@ -7,13 +7,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from iic_geotools.errors import SceneError, UsageError
+from iic_geotools.errors import UsageError
 from iic_geotools.grid import Rect
 
 SAMPLES_A_SIDE = 8
 SAMPLE_SIDE = 256
-# Values, of all bands: a percentile needs no more than the one, and memory must not hold more than the other.
-ENOUGH, PLENTY = 1 << 16, 1 << 25
+PERCENTILES = (2, 98)
+# Fewer values, of all bands, are too few for a percentile; more pixels make it no better, only slower.
+ENOUGH, PLENTY = 1 << 16, 1 << 18
 
 Pair = tuple[float, float]
 Read = Callable[[Rect], tuple[NDArray[Any], NDArray[np.bool_] | None]]
@@ -33,10 +34,12 @@ class Rescale:
 
     def apply(self, values: NDArray[Any], dtype: str) -> NDArray[Any]:
         """Rescale [bands, H, W]; integers are rounded, never wrapped around. What is not finite has no result."""
-        lows, highs = np.array(self.sources, np.float32).T[:, :, None, None]
+        lows, highs = np.array(self.sources).T[:, :, None, None]
+        # In double precision: as floats the ends of a narrow range far from zero may be one.
+        spans = np.maximum(highs - lows, np.finfo(np.float32).tiny).astype(np.float32)
         starts, ends = np.array(self.targets, np.float32).T[:, :, None, None]
         with np.errstate(over="ignore", invalid="ignore"):
-            unit = (values.astype(np.float32) - lows) / (highs - lows)
+            unit = (values.astype(np.float32) - lows.astype(np.float32)) / spans
             scaled = unit * (ends - starts) + starts
             if np.issubdtype(np.dtype(dtype), np.integer):
                 limits = np.iinfo(dtype)
@@ -49,14 +52,16 @@ def parse_rescale(text: str) -> tuple[float, float]:
     try:
         low, high = (float(number) for number in text.split(","))
     except ValueError:
-        raise UsageError(f'--rescale takes MIN,MAX or "auto", not "{text}".') from None
+        raise UsageError(f'--rescale takes MIN,MAX, "auto" or "off", not "{text}".') from None
     return low, high
 
 
 def robust_ranges(read: Read, width: int, height: int) -> tuple[Pair, ...]:
     """The 2nd and 98th percentile of each band over valid pixels, in windows spread evenly over the scene.
 
-    Where these hit hardly any data, as in a mosaic of a few strips, twice as many are tried, and again.
+    Where these hit hardly any data, as in a mosaic of a few strips, twice as many are tried, and again. Percentiles
+    are values that occur, never between two: another gain and offset of the scene give the same rescaled values, to
+    the bit. Of a scene without any data the ranges mean nothing.
 
     Args:
         read: returns values [bands, H, W] and which pixels are valid.
@@ -69,23 +74,22 @@ def robust_ranges(read: Read, width: int, height: int) -> tuple[Pair, ...]:
         a_side *= 2
         pool = _sample(read, spread_windows(width, height, a_side))
     if pool.size == 0:
-        raise SceneError(
-            "No pixel with data was found to take --rescale auto from; say --rescale MIN,MAX instead."
-        )
-    found = np.percentile(pool, [2, 98], axis=1).T.tolist()
-    return tuple((low, high) if low < high else (low, low + 1.0) for low, high in found)
+        return ((0.0, 1.0),) * len(pool)
+    found = np.percentile(pool, PERCENTILES, axis=1, method="inverted_cdf").T.astype(np.float64).tolist()
+    return tuple((low, high if low < high else low + 1.0) for low, high in found)
 
 
 def _sample(read: Read, windows: Iterable[Rect]) -> NDArray[Any]:
-    """The values [bands, N] of valid pixels in windows, as many as are wanted at most."""
+    """The values [bands, N] of valid pixels in windows; of many every second, fourth, eighth... from all of them."""
     samples: list[NDArray[Any]] = []
-    count = 0
+    step = 1
     for rect in windows:
         values, valid = read(rect)
-        samples.append((values if valid is None else values[:, valid]).reshape(len(values), -1))
-        count += samples[-1].size
-        if count > PLENTY:
-            break
+        found = (values if valid is None else values[:, valid]).reshape(len(values), -1)
+        samples.append(found[:, ::step].copy())
+        while sum(each.shape[1] for each in samples) > PLENTY:
+            step *= 2
+            samples = [each[:, ::2].copy() for each in samples]
     return np.concatenate(samples, axis=1)
 
 

@@ -7,7 +7,7 @@
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 from warnings import catch_warnings, simplefilter
@@ -25,7 +25,7 @@ from rasterio.windows import Window
 from iic_geotools.coverage import Coverage
 from iic_geotools.errors import SceneError
 from iic_geotools.grid import Rect
-from iic_geotools.rescale import Rescale
+from iic_geotools.rescale import Pair, Rescale, robust_ranges
 from iic_geotools.vrt import MapGrid
 
 
@@ -61,6 +61,19 @@ class SceneInfo:
                 f"({', '.join(f'{value:g}' for value in sorted(named))}); give them one, or say it with --nodata."
             )
         return named.pop() if named else None
+
+    def dtype_of(self, bidx: tuple[int, ...]) -> str:
+        """The one type of some bands' values.
+
+        Raises:
+            SceneError: they have several.
+        """
+        kinds = {self.dtypes[band - 1] for band in bidx}
+        if len(kinds) > 1:
+            raise SceneError(
+                f"The bands of {self.path} are of different types ({', '.join(sorted(kinds))}); make them one."
+            )
+        return kinds.pop()
 
 
 @dataclass(frozen=True)
@@ -155,6 +168,21 @@ class Scene:
             else self._dataset.read_masks(1, window=window)
         )
         return np.asarray(mask)
+
+
+def value_ranges(source: SceneSource, info: SceneInfo) -> tuple[Pair, ...]:
+    """The 2nd and 98th percentile of each band that is read, over the whole scene at its own resolution."""
+    kind = info.dtype_of(source.bidx)
+    raw = replace(source, dtype=kind, fill=(0.0,) * len(source.bidx), rescale=None, grid=None)
+    with raw.open() as scene:
+
+        def look(rect: Rect) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
+            if not scene.may_hold_data(rect):
+                return np.empty((len(raw.bidx), 0, 0), kind), None
+            pixels = scene.read(rect)
+            return pixels.values, pixels.valid
+
+        return robust_ranges(look, info.grid.width, info.grid.height)
 
 
 def valid_pixels(

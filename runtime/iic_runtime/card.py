@@ -16,6 +16,7 @@ MAX_CLASSES = 254
 Task = Literal["segmentation", "clustering"]
 PixelType = Literal["uint8", "uint16", "int16", "float32"]
 Precision = Literal["fp32", "fp16", "int8"]
+Rescaling = Literal["auto"]
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,8 @@ class Card:
         dtype: dtype of the raw pixels it takes.
         offset: one a band; the graph computes (pixel - offset) * scale.
         scale: one a band; offset .. offset + 1 / scale is the range of values it was trained on.
+        rescale: "auto": scenes are brought into that range by each band's own 2nd and 98th percentile unless told
+            otherwise; None: their values are taken as they are.
         gsd: ground sample distance it was trained at, in metres a pixel; None if unknown.
         gsd_range: the distances it is meant for.
         classes: name and colour of each label, in the order of the labels.
@@ -63,6 +66,7 @@ class Card:
     dtype: PixelType = "uint8"
     offset: tuple[float, ...] = ()
     scale: tuple[float, ...] = ()
+    rescale: Rescaling | None = None
     gsd: float | None = None
     gsd_range: tuple[float, float] | None = None
     precision: Precision = "fp32"
@@ -86,6 +90,9 @@ class Card:
             _require(all(map(math.isfinite, values)), key, "finite numbers")
         _require(all(value != 0 for value in self.scale), "scale", "numbers other than 0")
         _require(self.dtype in get_args(PixelType), "dtype", f"one of {get_args(PixelType)}")
+        _require(
+            self.rescale in (None, *get_args(Rescaling)), "rescale", f"null or one of {get_args(Rescaling)}"
+        )
         _require(self.task in get_args(Task), "task", f"one of {get_args(Task)}")
         _require(self.precision in get_args(Precision), "precision", f"one of {get_args(Precision)}")
         _require(1 <= len(self.classes) <= MAX_CLASSES, "classes", f"1 to {MAX_CLASSES} classes")

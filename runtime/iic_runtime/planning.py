@@ -2,28 +2,24 @@
 
 import logging
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from affine import Affine
-from numpy.typing import NDArray
 
 from iic_geotools.areas import ground_sample_distance
 from iic_geotools.errors import ModelError, SceneError, UsageError
 from iic_geotools.grid import Rect
 from iic_geotools.regions import Area, Bounds, pixels_within
-from iic_geotools.rescale import Rescale, parse_rescale, robust_ranges
-from iic_geotools.scene import SceneInfo, SceneSource, has_mask
+from iic_geotools.rescale import Pair, Rescale, parse_rescale
+from iic_geotools.scene import SceneInfo, SceneSource, has_mask, value_ranges
 from iic_geotools.vrt import MapGrid
 from iic_runtime.card import Card
 from iic_runtime.resolution import mismatch, pixel_size
 from iic_runtime.scenebands import scene_bands
 
-Look = Callable[[Rect], tuple[NDArray[Any], NDArray[np.bool_] | None]]
 _LOG = logging.getLogger(__name__)
 # Values that mean the same in another type: nothing to rescale.
 _SAME_MEANING = {("float64", "float32"), ("float16", "float32")}
@@ -86,9 +82,8 @@ def plan_target(
         masked=has_mask(info, bidx) and nodata is None,
         fill=card.offset,
     )
-    source = replace(
-        source, rescale=choose_rescale(info, source, card, rescale, lambda kind: _look(source, kind))
-    )
+    rescaled = choose_rescale(info, bidx, card, rescale, lambda: value_ranges(source, info))
+    source = replace(source, rescale=rescaled)
     source = replace(source, grid=_working_grid(info, card, match_gsd))
     region, area = _region(info.grid, bounds, aoi)
     return Target(info, source, region, area)
@@ -96,27 +91,23 @@ def plan_target(
 
 def choose_rescale(
     info: SceneInfo,
-    source: SceneSource,
+    bidx: tuple[int, ...],
     card: Card,
     wanted: str | None,
-    looking: Callable[[str], AbstractContextManager[Look]],
+    ranges: Callable[[], tuple[Pair, ...]],
 ) -> Rescale | None:
     """How the scene's values become the model's; None if they are as they must be.
 
     Args:
         info: the scene.
-        source: how it is read.
+        bidx: the bands that are read.
         card: the model's.
-        wanted: "MIN,MAX", "auto" or None.
-        looking: gives, for "auto" only, a function that reads raw values of the scene's dtype.
+        wanted: "MIN,MAX", "auto" or "off"; None: as the card says.
+        ranges: finds, for "auto" only, the percentiles of each band.
     """
-    kinds = {info.dtypes[band - 1] for band in source.bidx}
-    if len(kinds) > 1:
-        raise SceneError(
-            f"The bands of {info.path} are of different types ({', '.join(sorted(kinds))}); make them one."
-        )
-    (kind,) = kinds
-    if wanted is None:
+    kind = info.dtype_of(bidx)
+    wanted = wanted or card.rescale or "off"
+    if wanted == "off":
         if kind == card.dtype or (kind, card.dtype) in _SAME_MEANING:
             return None
         low, high = card.value_range[0]
@@ -126,24 +117,10 @@ def choose_rescale(
         )
     if wanted != "auto":
         return Rescale((parse_rescale(wanted),) * len(card.bands), card.value_range)
-    with looking(kind) as look:
-        found = robust_ranges(look, info.grid.width, info.grid.height)
-    for band, (low, high) in zip(card.bands, found, strict=True):
-        _LOG.info("--rescale auto: the scene's values %g to %g of %s are the model's range", low, high, band)
+    found = ranges()
+    told = (f"{band} {low:g} to {high:g}" for band, (low, high) in zip(card.bands, found, strict=True))
+    _LOG.info("Values: each band from its 2nd to its 98th percentile (%s)", ", ".join(told))
     return Rescale(found, card.value_range)
-
-
-@contextmanager
-def _look(source: SceneSource, kind: str) -> Iterator[Look]:
-    with replace(source, dtype=kind, fill=(0.0,) * len(source.bidx)).open() as scene:
-
-        def look(rect: Rect) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
-            if not scene.may_hold_data(rect):
-                return np.empty((len(source.bidx), 0, 0), kind), None
-            pixels = scene.read(rect)
-            return pixels.values, pixels.valid
-
-        yield look
 
 
 def _working_grid(info: SceneInfo, card: Card, match: bool) -> MapGrid | None:

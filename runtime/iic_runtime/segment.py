@@ -103,7 +103,8 @@ def segment_raster(
         batch: tiles run at once.
         threads: of the engine.
         max_memory: bytes; tile and batch are chosen to stay below.
-        rescale: "MIN,MAX" or "auto": the scene's values that become the ends of the model's range.
+        rescale: "MIN,MAX" or "auto", each band's own 2nd and 98th percentile: the scene's values that become the ends
+            of the model's range; "off": values as they are; by default as the model's card says.
         match_gsd: run at the model's ground sample distance and map back onto the scene's grid.
         bounds: left, bottom, right, top in the scene's CRS: map only these.
         aoi: vector file: map only inside its polygons.

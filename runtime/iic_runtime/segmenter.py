@@ -43,7 +43,7 @@ class Segmenter:
 
     Example:
         >>> segment = Segmenter("aerial")
-        >>> result = segment(image)  # [bands, H, W], in the card's dtype and band order
+        >>> result = segment(image)  # [bands, H, W], in the card's band order, dtype and range of values
         >>> result.labels, result.confidence
     """
 

@@ -3,7 +3,6 @@
 import logging
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from threading import Lock
 from typing import Any
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 from iic_geotools.classmap import NODATA
 from iic_geotools.errors import MissingPackageError, SceneError
 from iic_geotools.grid import Grid, Rect, Tile
+from iic_geotools.rescale import Pair, robust_ranges
 from iic_geotools.scene import SceneInfo, SceneSource
 from iic_geotools.vrt import MapGrid
 from iic_runtime.card import Card
@@ -22,7 +22,7 @@ from iic_runtime.engines import Device, Labels
 from iic_runtime.modelfile import ModelFile
 from iic_runtime.opened import Opening, keep_open, opened
 from iic_runtime.pipeline import confidence_layer
-from iic_runtime.planning import Look, choose_rescale
+from iic_runtime.planning import choose_rescale
 from iic_runtime.resolution import mismatch, pixel_size
 from iic_runtime.scenebands import scene_bands
 from iic_runtime.segmenter import Segmenter
@@ -64,8 +64,9 @@ def segment(
         bands: the image's bands for the model's, in the model's order, by name or number counted from 1; by default
             matched by name with `long_name` or the coordinates of the band dimension.
         nodata: the value for "no data", over what the array says. Pixels that are not finite never hold data.
-        rescale: "MIN,MAX" or "auto": the values that become the ends of the model's range. "auto" looks at samples
-            of a lazy array at once.
+        rescale: "MIN,MAX" or "auto", each band's own 2nd and 98th percentile: the values that become the ends of the
+            model's range; "off": values as they are; by default as the model's card says. "auto" looks at samples of a
+            lazy array at once.
         confidence: also give 255 x the probability of each label (254 at most; 255 = no data).
         device: "auto", "cpu", "cuda" or "tensorrt".
         tile: side in pixels of what is labelled at once.
@@ -186,18 +187,17 @@ def _source(
         fill=card.offset,
     )
 
-    @contextmanager
-    def looking(kind: str) -> Iterator[Look]:
-        raw = replace(source, dtype=kind, fill=(0.0,) * len(bidx))
+    raw = replace(source, dtype=info.dtype_of(bidx), fill=(0.0,) * len(bidx))
 
-        def look(rect: Rect) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
-            values = np.array(image.data[:, *rect.slices])[[band - 1 for band in bidx]]
-            pixels = raw.pixels(values)
-            return pixels.values, pixels.valid
+    def look(rect: Rect) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
+        values = np.array(image.data[:, *rect.slices])[[band - 1 for band in bidx]]
+        pixels = raw.pixels(values)
+        return pixels.values, pixels.valid
 
-        yield look
+    def ranges() -> tuple[Pair, ...]:
+        return robust_ranges(look, info.grid.width, info.grid.height)
 
-    return replace(source, rescale=choose_rescale(info, source, card, rescale, looking))
+    return replace(source, rescale=choose_rescale(info, bidx, card, rescale, ranges))
 
 
 def _info(image: xr.DataArray) -> SceneInfo:

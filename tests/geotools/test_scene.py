@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 import rasterio
 import rasterio.shutil
+from hypothesis import given
+from hypothesis import strategies as st
 from rasterio.enums import ColorInterp
 from rasterio.transform import Affine, from_origin
 
@@ -241,8 +243,40 @@ def test_robust_ranges_ignores_outliers_and_holes() -> None:
     for times, (low, high) in zip((1, 10), robust_ranges(read, 700, 500), strict=True):
         assert math.isclose(low, 102 * times, abs_tol=0.5 * times)
         assert math.isclose(high, 198 * times, abs_tol=0.5 * times)
-    with pytest.raises(SceneError, match="No pixel with data"):
-        robust_ranges(lambda rect: (values[:, *rect.slices], np.zeros_like(valid[rect.slices])), 700, 500)
+
+
+def test_ranges_of_nothing_and_of_one_value_can_be_used() -> None:
+    """No data, a constant band, and one so far from zero that a float32 cannot count in ones there."""
+    empty = robust_ranges(lambda rect: (np.zeros((2, 5, 5)), np.zeros((5, 5), bool)), 5, 5)
+    assert empty == ((0.0, 1.0),) * 2
+    constant = np.stack([np.zeros((5, 5)), np.full((5, 5), 1e9), np.arange(25.0).reshape(5, 5)])
+    constant = constant.astype(np.float32)
+    ranges = robust_ranges(lambda rect: (constant, None), 5, 5)
+    scaled = Rescale(ranges, ((0.0, 255.0),) * 3).apply(constant, "float32")
+    assert not scaled[:2].any()
+    assert np.isfinite(scaled).all()
+    assert scaled[2].max() >= 255
+
+
+def test_all_of_a_large_scene_is_sampled_however_many_its_bands() -> None:
+    """Half of the scene, the lower one, is bright in its last band only."""
+    values = np.zeros((13, 2048, 2048), np.uint8)
+    values[:, :1024] = 10
+    values[12, 1024:] = 200
+    ranges = robust_ranges(lambda rect: (values[:, *rect.slices], None), 2048, 2048)
+    assert ranges == ((0.0, 10.0),) * 12 + ((10.0, 200.0),)
+
+
+@given(gain=st.integers(1, 200), offset=st.integers(0, 10000), seed=st.integers(0, 99))
+def test_gain_and_offset_of_a_scene_do_not_matter(gain: int, offset: int, seed: int) -> None:
+    values = np.random.default_rng(seed).integers(0, 256, (2, 40, 30)).astype(np.uint8)
+    other = (values.astype(np.int64) * gain + offset).astype(np.uint16)
+    assert np.array_equal(*(_stretched(each) for each in (values, other)))
+
+
+def _stretched(values: np.ndarray) -> np.ndarray:
+    ranges = robust_ranges(lambda rect: (values[:, *rect.slices], None), *values.shape[:0:-1])
+    return Rescale(ranges, ((0.0, 255.0),) * len(values)).apply(values, "uint8")
 
 
 def test_sampling_windows_lie_inside() -> None:

@@ -229,6 +229,59 @@ def test_bad_input_is_one_sentence(tmp_path, rng):
         Labels([small], scenes, {})
 
 
+def test_scenes_of_other_types_and_stretches_are_read_alike(tmp_path, rng):
+    values = rng.integers(1, 250, (1, 70, 90)).astype(np.uint8)
+    values[:, 10:20, 30:50] = 0
+    deep = values.astype(np.uint16) * 40 + 300
+    deep[:, 10:20, 30:50] = 4300  # no data, and a value that occurs: of a scene of one band, holes too
+    real = np.where(values == 0, np.nan, values * np.float32(0.25) - 7)
+    files = [
+        write(tmp_path / "a.tif", values, names=("grey",), nodata=0),
+        write(tmp_path / "b.tif", deep, names=("grey",), nodata=4300),
+        write(tmp_path / "c.tif", real.astype(np.float32), names=("grey",)),
+    ]
+    scenes = open_scenes(files, ("grey",), rescale="auto")
+    assert scenes.dtype == "uint8"
+    reader = SceneReader(scenes)
+    whole = Rect(0, 0, 90, 70)
+    first, second, third = (reader.read(index, whole) for index in range(3))
+    holes = values[0] == 0
+    assert np.array_equal(~first.valid, holes)
+    assert np.array_equal(~second.valid, holes | (values[0] == 100))
+    assert np.array_equal(~third.valid, holes)
+    assert first.values.tobytes() == third.values.tobytes()
+    both = first.valid & second.valid
+    assert np.abs(first.values[0, both].astype(int) - second.values[0, both]).max() <= 3, (
+        "holes change a percentile"
+    )
+    found = first.values[0, first.valid]
+    assert (found == 0).mean() == pytest.approx(0.02, abs=0.01)
+    assert (found == 255).mean() == pytest.approx(0.02, abs=0.01)
+    constants = find_constants(scenes)
+    assert (constants.offset, constants.scale) == ((0.0,), (1 / 255,))
+    assert constants.valid_shares[0] == pytest.approx(1 - holes.mean())
+
+
+def test_resolutions_of_a_scene_share_its_percentiles(tmp_path, rng):
+    path = write(tmp_path / "a.tif", rng.integers(0, 3000, (1, 64, 64)).astype(np.uint16), names=("grey",))
+    scenes = open_scenes([path], ("grey",), resolution=Resolution(gsd=(0.5, 1.0)), rescale="auto")
+    assert scenes.times == (1, 2)
+    assert scenes.sources[0] == scenes.sources[1]
+    plain = open_scenes([path], ("grey",), resolution=Resolution(gsd=(0.5, 1.0)))
+    assert fingerprint(scenes) != fingerprint(plain)
+
+
+def test_an_empty_scene_among_others_is_never_drawn(tmp_path, rng):
+    full = write(tmp_path / "a.tif", rng.integers(1, 99, (1, 40, 40)).astype(np.uint8), names=("grey",))
+    empty = write(tmp_path / "b.tif", np.zeros((1, 40, 40), np.uint16), names=("grey",), nodata=0)
+    scenes = open_scenes([full, empty], ("grey",), rescale="auto")
+    shares = find_constants(scenes).valid_shares
+    assert shares == (1.0, 0.0)
+    assert Windows(scenes, 16, shares).read(np.arange(8), rng).valid is None
+    with pytest.raises(UsageError, match="auto"):
+        open_scenes([full], ("grey",), rescale="0,255")
+
+
 def test_fingerprint_follows_the_pixels(tmp_path, rng):
     values = rng.integers(0, 255, (1, 64, 64)).astype(np.uint8)
     first = fingerprint(open_scenes([write(tmp_path / "a.tif", values, names=("grey",))], ("grey",)))

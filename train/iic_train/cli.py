@@ -127,6 +127,10 @@ def rasters(
     pixel_size: Annotated[
         float | None, typer.Option(min=0, help="Metres a pixel, where a scene does not say.")
     ] = None,
+    rescale: Annotated[
+        Literal["auto"] | None,
+        typer.Option(help="auto: bring every scene into one range by each band's own percentiles."),
+    ] = None,
     labels: Annotated[
         list[str] | None, typer.Option(help="Label raster, one a scene in order; for evaluation only.")
     ] = None,
@@ -189,6 +193,7 @@ def rasters(
         "nodata": nodata,
         "gsd": number_range(gsd, "--gsd"),
         "pixel_size": pixel_size,
+        "rescale": rescale,
     }
     with shell(quiet=quiet, traceback=traceback):
         from iic_train.rasters import train_rasters

@@ -29,6 +29,7 @@ class DataConfig:
         reduce: Train at a resolution this many times coarser than the scenes'.
         gsd: Instead, train at every ground resolution in this range of metres that the scenes' pixels make.
         pixel_size: Side of a pixel in metres where a scene does not say.
+        rescale: "auto": bring every scene to 0..255 by each band's own percentiles over it.
     """
 
     name: str
@@ -43,6 +44,7 @@ class DataConfig:
     reduce: int = 1
     gsd: tuple[float, float] | None = None
     pixel_size: float | None = None
+    rescale: Literal["auto"] | None = None
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from iic_geotools.errors import UsageError
 from iic_geotools.scene import SceneInfo, describe
 from iic_train.config import DataConfig, TrainConfig
 from iic_train.data.rasters import find_constants
-from iic_train.data.scenes import Resolution, open_scenes
+from iic_train.data.scenes import scenes_of
 from iic_train.loop import train
 from iic_train.networks import NetworkConfig
 from iic_train.pairs import DensePairs
@@ -37,6 +37,7 @@ def raster_config(
     reduce: int = 1,
     gsd: tuple[float, float] | None = None,
     pixel_size: float | None = None,
+    rescale: Literal["auto"] | None = None,
     labels: Sequence[str] = (),
     label_classes: Sequence[str] = (),
     network: str = "edge-8",
@@ -62,23 +63,23 @@ def raster_config(
     if not scenes:
         raise UsageError("Name at least one raster to train on.")
     channels, given = choose_channels(describe(scenes[0]), bands)
-    resolution = Resolution(reduce, gsd, pixel_size)
-    opened = open_scenes(scenes, channels, bands=given, nodata=nodata, resolution=resolution)
-    constants = find_constants(opened)
+    data = DataConfig(
+        "rasters",
+        scenes=tuple(str(Path(scene).absolute()) if Path(scene).exists() else scene for scene in scenes),
+        labels=tuple(str(Path(label).absolute()) for label in labels),
+        label_classes=tuple(label_classes),
+        bands=given,
+        nodata=nodata,
+        reduce=reduce,
+        gsd=gsd,
+        pixel_size=pixel_size,
+        rescale=rescale,
+    )
+    constants = find_constants(scenes_of(data, channels))
     overclusters = clusters_a if clusters_a is not None else 4 * classes
     return TrainConfig(
         preset="rasters",
-        data=DataConfig(
-            "rasters",
-            scenes=tuple(str(Path(scene).absolute()) if Path(scene).exists() else scene for scene in scenes),
-            labels=tuple(str(Path(label).absolute()) for label in labels),
-            label_classes=tuple(label_classes),
-            bands=given,
-            nodata=nodata,
-            reduce=reduce,
-            gsd=gsd,
-            pixel_size=pixel_size,
-        ),
+        data=data,
         network=NetworkConfig(
             network,
             channels,
@@ -176,11 +177,12 @@ def train_rasters(
         quiet: Say only what is wrong.
         **settings: `bands` (by name or number, in order), `nodata` (over what the files say), `reduce` (train
             at a resolution so many times coarser) or `gsd` (at every ground resolution in this range of metres that
-            whole numbers of pixels make), `pixel_size` (metres, where a scene does not say), `labels` (rasters, one
-            a scene, for evaluation only) and `label_classes` (`NAME=VALUE,VALUE...`), `clusters_a` (0: no
-            overclustering head), `sub_heads`, `size` (of the windows), `epochs`, `steps` (of an epoch), `batch`,
-            `lr`, `lamb`, `settling`, `jitter` (strength of the changes of light and colour), `vigour`, `radius`,
-            `margin`, `cells`, `seed`.
+            whole numbers of pixels make), `pixel_size` (metres, where a scene does not say), `rescale` ("auto": bring
+            every scene into one range by each band's own percentiles), `labels` (rasters, one a scene, for evaluation
+            only) and `label_classes` (`NAME=VALUE,VALUE...`), `clusters_a` (0: no overclustering head), `sub_heads`,
+            `size` (of the windows), `epochs`, `steps` (of an epoch), `batch`, `lr`, `lamb`,
+            `settling`, `jitter` (strength of the changes of light and colour), `vigour`, `radius`, `margin`, `cells`,
+            `seed`.
 
     Raises:
         SceneError: A scene cannot be read.

@@ -51,7 +51,11 @@ def segment_raster(
         str | None, typer.Option(help="Choose tile and batch to stay below, e.g. 800M or 2G; 1G by default.")
     ] = None,
     rescale: Annotated[
-        str | None, typer.Option(help="MIN,MAX or auto: values that become the ends of the model's range.")
+        str | None,
+        typer.Option(
+            help="MIN,MAX or auto (each band's 2nd and 98th percentile): values that become the ends of the model's "
+            "range; off: as they are. By default as the model says."
+        ),
     ] = None,
     match_gsd: Annotated[
         bool, typer.Option("--match-gsd", help="Run at the model's ground resolution.")

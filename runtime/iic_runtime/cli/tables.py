@@ -29,7 +29,7 @@ def print_models(models: Sequence[ModelFile]) -> None:
         table.add_row(
             card.name,
             "" if known is None else in_words(known),
-            f"{', '.join(card.bands)} ({card.dtype})",
+            f"{', '.join(card.bands)} ({card.dtype if card.rescale is None else 'any type'})",
             ", ".join(each.name for each in card.classes),
             f"{len(model.content) / 1e3:.0f}",
             card.origin.data,
@@ -92,6 +92,7 @@ def _rows(model: ModelFile, card: Card) -> list[tuple[str, str]]:
         ("task", card.task),
         ("bands", ", ".join(card.bands)),
         ("pixels", f"{card.dtype}, {', '.join(ranges)}"),
+        ("rescale", "" if card.rescale is None else f"{card.rescale}: each band's 2nd and 98th percentile"),
         ("ground resolution", "" if card.gsd is None else f"{card.gsd:g} m{meant_for}"),
         ("halo, stride", f"{card.halo} px, {card.stride} px"),
         ("memory", f"about {card.memory_per_pixel} bytes a pixel"),

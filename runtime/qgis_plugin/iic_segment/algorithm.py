@@ -46,7 +46,8 @@ class SegmentRaster(QgsProcessingAlgorithm):
             "bundled one that is made for the image's ground resolution.\n"
             "Bands: which bands of the image are the model's, in its order, by number or name, e.g. 4,1,2. Empty: by "
             "their names.\n"
-            "Rescale: MIN,MAX or auto, for images whose values are not those the model was trained on, e.g. 16 bit.\n\n"
+            "Rescale: MIN,MAX or auto, for images whose values are not those the model was trained on, e.g. 16 bit; "
+            "off takes values as they are. Empty: as the model says.\n\n"
             "A run that was cancelled goes on where it was when it is started again with the same output file."
         )
 

@@ -36,6 +36,8 @@ class Constants:
 def find_constants(scenes: Scenes, percentiles: tuple[float, float] = (0.5, 99.5)) -> Constants:
     """Scaling constants of the valid pixels of all scenes: low and high percentile become 0 and 1.
 
+    Scenes that are rescaled as they are read have their range already.
+
     Raises:
         DataError: No scene has a pixel with data.
     """
@@ -58,8 +60,12 @@ def find_constants(scenes: Scenes, percentiles: tuple[float, float] = (0.5, 99.5
     pool = np.concatenate(samples, axis=1)
     if pool.shape[1] == 0:
         raise DataError("None of the scenes holds a pixel with data: is --nodata right?")
-    low, high = np.percentile(pool.astype(np.float64), percentiles, axis=1)
-    high = np.where(high > low, high, low + 1.0)
+    rescale = scenes.sources[0].rescale
+    if rescale is not None:
+        low, high = np.array(rescale.targets).T
+    else:
+        low, high = np.percentile(pool.astype(np.float64), percentiles, axis=1)
+        high = np.where(high > low, high, low + 1.0)
     return Constants(tuple(low.tolist()), tuple((1.0 / (high - low)).tolist()), tuple(shares))
 
 

@@ -5,7 +5,7 @@ import os
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -13,11 +13,14 @@ from iic_geotools.areas import ground_sample_distance
 from iic_geotools.bands import match_bands
 from iic_geotools.errors import DataError, UsageError
 from iic_geotools.grid import Rect
-from iic_geotools.scene import Pixels, Scene, SceneInfo, SceneSource, describe, has_mask
+from iic_geotools.rescale import Rescale
+from iic_geotools.scene import Pixels, Scene, SceneInfo, SceneSource, describe, has_mask, value_ranges
 from iic_train.config import DataConfig
 
 KEPT_DTYPES = ("uint8", "uint16", "int16")
 """Types of pixels that a network is made for as they are; any other is read as float32."""
+RESCALED = (0.0, 255.0)
+"""What a band's percentiles become where scenes are rescaled, to uint8."""
 OPEN_FILES = 64
 ALIKE = 1.25
 """Ground resolutions that differ by less than this factor count as one."""
@@ -101,6 +104,7 @@ def open_scenes(
     bands: Sequence[str] = (),
     nodata: float | None = None,
     resolution: Resolution | None = None,
+    rescale: Literal["auto"] | None = None,
 ) -> Scenes:
     """Look at rasters and settle how they are read.
 
@@ -110,6 +114,8 @@ def open_scenes(
         bands: The files' band for each of them, by name or number; empty: bands of the same names.
         nodata: Value that means no data, over what the files say.
         resolution: At which ground resolutions.
+        rescale: "auto": bring every scene to 0..255 by each band's own percentiles over it, as when serving; scenes
+            may be of different types then.
 
     Raises:
         SceneError: A file cannot be read or lacks a band.
@@ -120,7 +126,9 @@ def open_scenes(
     resolution = resolution or Resolution()
     infos = [describe(path) for path in paths]
     matched = [match_bands(channels, i.descriptions, i.interpretations, bands or None) for i in infos]
-    dtype = _common_dtype(infos, matched)
+    if rescale not in (None, "auto"):
+        raise UsageError(f'--rescale must be "auto" or left out, not "{rescale}".')
+    dtype = _common_dtype(infos, matched) if rescale is None else "uint8"
     views = [(file, times) for file, info in enumerate(infos) for times in resolution.factors(info)]
     sources = tuple(
         SceneSource(
@@ -133,6 +141,8 @@ def open_scenes(
         )
         for info, bidx in zip(infos, matched, strict=True)
     )
+    if rescale is not None:
+        sources = tuple(map(_rescaled, sources, infos))
     return Scenes(
         tuple(sources[file] for file, _ in views),
         tuple((infos[file].grid.height // times, infos[file].grid.width // times) for file, times in views),
@@ -144,12 +154,17 @@ def open_scenes(
     )
 
 
+def _rescaled(source: SceneSource, info: SceneInfo) -> SceneSource:
+    ranges = value_ranges(source, info)
+    return replace(source, rescale=Rescale(ranges, (RESCALED,) * len(ranges)))
+
+
 def _common_dtype(infos: Sequence[SceneInfo], matched: Sequence[Sequence[int]]) -> str:
     kinds = {info.dtypes[band - 1] for info, bidx in zip(infos, matched, strict=True) for band in bidx}
     if len(kinds) > 1:
         raise DataError(
             f"The scenes hold values of different types ({', '.join(sorted(kinds))}): convert them to one, "
-            "with the same meaning, or train on them separately."
+            "with the same meaning, or bring each into its own range with --rescale auto."
         )
     dtype = kinds.pop()
     return dtype if dtype in KEPT_DTYPES else "float32"
@@ -170,19 +185,31 @@ def _middle_gsd(infos: Sequence[SceneInfo], resolution: Resolution) -> float | N
     return float(np.median(found)) * resolution.reduce
 
 
-def scenes_of(data: DataConfig, channels: Sequence[str], fill: Sequence[float] = ()) -> Scenes:
-    """The scenes that a run's config names; `fill` stands in for pixels without data, as when serving."""
+def scenes_of(
+    data: DataConfig,
+    channels: Sequence[str],
+    fill: Sequence[float] = (),
+    paths: Sequence[str] | None = None,
+) -> Scenes:
+    """The scenes that a run's config names, or others, read as it says.
+
+    Args:
+        data: The run's.
+        channels: Names of the bands that its network takes.
+        fill: What stands in for pixels without data, as when serving.
+        paths: Other scenes.
+    """
     scenes = open_scenes(
-        data.scenes, channels, bands=data.bands, nodata=data.nodata, resolution=resolution_of(data)
+        data.scenes if paths is None else paths,
+        channels,
+        bands=data.bands,
+        nodata=data.nodata,
+        resolution=Resolution(data.reduce, data.gsd, data.pixel_size),
+        rescale=data.rescale,
     )
     if not fill:
         return scenes
     return replace(scenes, sources=tuple(replace(source, fill=tuple(fill)) for source in scenes.sources))
-
-
-def resolution_of(data: DataConfig) -> Resolution:
-    """The resolutions that a run's config names."""
-    return Resolution(data.reduce, data.gsd, data.pixel_size)
 
 
 class SceneReader:
@@ -238,6 +265,7 @@ def _reduced(pixels: Pixels, times: int) -> Pixels:
 def fingerprint(scenes: Scenes) -> str:
     """A short hash of the scenes' shapes and of a window from the middle of each."""
     digest = hashlib.sha256(repr((scenes.shapes, scenes.channels, scenes.dtype, scenes.times)).encode())
+    digest.update("".join(repr(source.rescale) for source in scenes.sources if source.rescale).encode())
     reader = SceneReader(scenes)
     for index, (height, width) in enumerate(scenes.shapes):
         side = min(64, height, width)
