@@ -179,9 +179,9 @@ def test_progress_for_programs(make_scene: MakeScene, model: Path, tmp_path: Pat
 
 
 def test_memory_decides_the_tile(model: Path) -> None:
-    small = Segmenter(model, device="cpu", max_memory=330 << 20).sizing
+    small = Segmenter(model, device="cpu", max_memory=305 << 20).sizing
     large = Segmenter(model, device="cpu", max_memory=4 << 30).sizing
-    assert small.tile < Segmenter(model, device="cpu").sizing.tile == 1024 < large.tile
+    assert small.tile < Segmenter(model, device="cpu").sizing.tile == 512 < large.tile
 
 
 def test_the_segmenter_is_safe_to_share(model: Path) -> None:
