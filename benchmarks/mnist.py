@@ -1,21 +1,26 @@
 """MNIST beside the paper: how near one CPU core comes to 99.2 % without a label.
 
-    python benchmarks/mnist.py --data DATA [--seed 0] [--epochs 6] [--published]
+    python benchmarks/mnist.py --data DATA [--seed 0] [--epochs 20] [--published]
 
 The published settings (6c, 700 pairs a step in five repeats, heads in turn, 3,200 epochs of 1.05 million
-pairs) take days on a core. What is changed to make it minutes, each a plain option of `iic-train mnist`:
+pairs) take days on a core. What is changed to make it minutes:
 
-    --network 6c-4      a quarter of the width, a sixteenth of the work
-    --passes ab         both heads at every step: the trunk works once for two
-    --batch 300 --repeats 2
-    --lr 1e-3 --schedule cosine
-    --lamb 1.5          the ten digits are about equally common; the entropy weight says so
+    a quarter of the width (6c-4), a sixteenth of the work
+    both heads at every step: the trunk works once for two
+    batches of 300 pairs in two repeats, learning rate 1e-3 falling along a cosine
+    entropy weight 1.5: the ten digits are about equally common
+    second views that change what a digit is *not*: slant (20 degrees), width and height (a factor of up to 1.35),
+    thickness (a gamma between 1/e and e); crops of 20 and 24 px only, as 16 px often hold too little of a digit
+
+The last line decides. With the published views, how thick a stroke is stays the same in both, and is as good a
+cluster as any: seed 2 mixed thick threes with thick fives and thin with thin, and nines with fours by their width,
+74.6 % after four epochs. With these views the same seed is at 96.2 % after its first epoch.
 
 Epoch and sub-head are chosen by lowest loss. Labels are read after that, to print accuracy.
 
-Measured on one core of a loaded machine, seed 0: 96.92 % after 6 epochs (12 minutes of CPU), 97.14 % after
-`iic-train resume RUN --epochs 11` (10 more); the five sub-heads differ by less than 0.02 points. Nearly half of
-what is missing are sevens with a bar, which this run puts with the threes (86.5 % of the sevens are found).
+Measured, seed 0, 20 epochs, 37 minutes of one core: 97.70 % of all 70,000 (four sub-heads 97.7, one 83), NMI 0.954.
+On the 10,000 test images 97.97 %: 133 of the 203 that are wrong are sevens with a bar, which go with the twos; without
+them it would be 99.3 %. The sub-heads of the paper's own run are at 97.9 or 99.2 %: perhaps the same two outcomes.
 """
 
 import argparse
@@ -74,7 +79,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=Path("data"))
     parser.add_argument("--runs", type=Path, default=Path("runs"))
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--epochs", type=int, default=6)
+    parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--published", action="store_true", help="the published settings: days on a CPU")
     options = parser.parse_args()
