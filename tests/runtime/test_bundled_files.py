@@ -52,7 +52,7 @@ def test_it_maps_a_scene(
     values = np.stack(bands).astype(card.dtype)
     where = from_origin(500000, 5400000, card.gsd, card.gsd)
     scene = make_scene(values[::-1], descriptions=card.bands[::-1], transform=where)
-    summary = segment_raster(scene, tmp_path / "map.tif", device="cpu", threads=1, tile=64)
+    summary = segment_raster(scene, tmp_path / "map.tif", rescale="off", device="cpu", threads=1, tile=64)
     assert summary.card == card
     with rasterio.open(tmp_path / "map.tif") as dataset:
         labels = dataset.read(1)

@@ -7,7 +7,7 @@ from tiny_onnx import make_card, make_model
 
 from iic_geotools.colours import MapClass
 from iic_geotools.errors import ModelError
-from iic_runtime.bundled import MODEL_VARIABLE, find_model
+from iic_runtime.bundled import MODEL_VARIABLE, bundled_models, find_model
 from iic_runtime.card import CARD_VERSION, Card, Origin
 from iic_runtime.modelfile import ModelFile, put_card, write_card
 from iic_runtime.onnxfile import with_metadata
@@ -111,3 +111,7 @@ def test_the_environment_names_the_model(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.delenv(MODEL_VARIABLE)
     with pytest.raises(ValueError, match="No model was named"):
         find_model(None)
+
+
+def test_two_models_come_with_the_package() -> None:
+    assert [each.card.name for each in bundled_models()] == ["aerial", "satellite"]
