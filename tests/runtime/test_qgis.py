@@ -48,7 +48,9 @@ def command(tmp_path: Path) -> Path:
     script.write_text(
         f"#!/bin/sh\n[ -z \"$PYTHONPATH$PROJ_LIB\" ] || echo 'the environment of QGIS leaks' >&2\n"
         f'export PYTHONPATH="{path}"\n'
-        f'exec "{sys.executable}" -c "from iic_runtime.cli.segment_raster import main; main()" "$@"\n'
+        # what a shell starts in the background is deaf to SIGINT
+        f'exec "{sys.executable}" -c "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); '
+        f'from iic_runtime.cli.segment_raster import main; main()" "$@"\n'
     )
     script.chmod(0o755)
     return script
