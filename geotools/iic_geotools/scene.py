@@ -4,6 +4,7 @@
 `Scene` is an open handle for one thread.
 """
 
+import logging
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -27,6 +28,9 @@ from iic_geotools.errors import SceneError
 from iic_geotools.grid import Rect
 from iic_geotools.rescale import Pair, Rescale, robust_ranges
 from iic_geotools.vrt import MapGrid
+
+_LOG = logging.getLogger(__name__)
+BORDER = 0.005  # share of pixels that are 0 in every band, from which on they look like an empty border
 
 
 @dataclass(frozen=True)
@@ -171,18 +175,31 @@ class Scene:
 
 
 def value_ranges(source: SceneSource, info: SceneInfo) -> tuple[Pair, ...]:
-    """The 2nd and 98th percentile of each band that is read, over the whole scene at its own resolution."""
+    """The 2nd and 98th percentile of each band that is read, over the whole scene at its own resolution.
+
+    Warns of what looks like an empty border that nothing declares to be one: it would count as the darkest data.
+    """
     kind = info.dtype_of(source.bidx)
     raw = replace(source, dtype=kind, fill=(0.0,) * len(source.bidx), rescale=None, grid=None)
+    empty = seen = 0
     with raw.open() as scene:
 
         def look(rect: Rect) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
+            nonlocal empty, seen
             if not scene.may_hold_data(rect):
                 return np.empty((len(raw.bidx), 0, 0), kind), None
             pixels = scene.read(rect)
+            empty, seen = empty + int((pixels.values == 0).all(0).sum()), seen + rect.area
             return pixels.values, pixels.valid
 
-        return robust_ranges(look, info.grid.width, info.grid.height)
+        found = robust_ranges(look, info.grid.width, info.grid.height)
+    if source.nodata is None and not source.masked and empty > BORDER * seen:
+        _LOG.warning(
+            "%.1f %% of %s is 0 in every band and counts as data; if it is an empty border, give --nodata 0.",
+            100 * empty / seen,
+            info.path,
+        )
+    return found
 
 
 def valid_pixels(

@@ -46,8 +46,8 @@ class Models:
         size = pixel_size(info.grid)
         if size is None:
             raise UsageError(
-                f"{info.path} does not tell its ground resolution, by which a model could be chosen; "
-                f"give {alternatives('--model ')}."
+                f"{info.path} does not tell its ground resolution (it has no CRS or no transform), by which a "
+                f"model could be chosen; give {alternatives('--model ')}."
             )
         file = choose(size)
         known = made_for(file.card)

@@ -17,7 +17,7 @@ from iic_geotools.rescale import Pair, Rescale, parse_rescale
 from iic_geotools.scene import SceneInfo, SceneSource, has_mask, value_ranges
 from iic_geotools.vrt import MapGrid
 from iic_runtime.card import Card
-from iic_runtime.resolution import mismatch, pixel_size
+from iic_runtime.resolution import matched_size, mismatch, pixel_size
 from iic_runtime.scenebands import scene_bands
 
 _LOG = logging.getLogger(__name__)
@@ -110,10 +110,9 @@ def choose_rescale(
     if wanted == "off":
         if kind == card.dtype or (kind, card.dtype) in _SAME_MEANING:
             return None
-        low, high = card.value_range[0]
         raise ModelError(
             f"{info.path} is {kind}, but the model was made for {card.dtype}; give --rescale MIN,MAX "
-            f"(the scene's values that are to become {low:g} and {high:g}) or --rescale auto."
+            "(the scene's values for black and white) or --rescale auto."
         )
     if wanted != "auto":
         return Rescale((parse_rescale(wanted),) * len(card.bands), card.value_range)
@@ -128,7 +127,8 @@ def _working_grid(info: SceneInfo, card: Card, match: bool) -> MapGrid | None:
     if not match:
         _warn_of_mismatch(grid, card)
         return None
-    if card.gsd is None:
+    wanted = matched_size(card, pixel_size(grid))
+    if wanted is None:
         raise ModelError(
             "--match-gsd needs a model whose card names a ground sample distance; this one's does not."
         )
@@ -137,19 +137,24 @@ def _working_grid(info: SceneInfo, card: Card, match: bool) -> MapGrid | None:
         raise SceneError(
             f"--match-gsd needs a scene with a CRS, so that its pixels have a size; {info.path} has none."
         )
-    width = max(1, round(grid.width * distance[0] / card.gsd))
-    height = max(1, round(grid.height * distance[1] / card.gsd))
+    width = max(1, round(grid.width * distance[0] / wanted))
+    height = max(1, round(grid.height * distance[1] / wanted))
     if (width, height) == (grid.width, grid.height):
         return None
     scaled = grid.transform @ Affine.scale(grid.width / width, grid.height / height)
-    _LOG.info("--match-gsd: reading the scene as %d x %d px of %g m", width, height, card.gsd)
+    _LOG.info("--match-gsd: reading the scene as %d x %d px of %.3g m", width, height, wanted)
     return MapGrid(width, height, scaled, grid.crs)
 
 
 def _warn_of_mismatch(grid: MapGrid, card: Card) -> None:
-    told = mismatch(card, pixel_size(grid))
+    size = pixel_size(grid)
+    told, wanted = mismatch(card, size), matched_size(card, size)
     if told is not None:
-        way = "" if card.gsd is None else f"; --match-gsd reads the scene at {card.gsd:g} m"
+        # Larger pixels have lost what a model for smaller ones looks for: reading them finer brings nothing back.
+        finer = size is not None and wanted is not None and size < wanted
+        way = (
+            f"; --match-gsd reads the scene at {wanted:.3g} m" if finer else "; train a model on such scenes"
+        )
         _LOG.warning("%s%s.", told, way)
 
 

@@ -43,6 +43,13 @@ def misfit(card: Card, size: float) -> float:
     return beyond if beyond > math.log1p(tolerance) else 0.0
 
 
+def matched_size(card: Card, size: float | None) -> float | None:
+    """The pixel size in metres to read a scene at, so that it suits the model; None if the card does not say."""
+    if card.gsd_range is None or size is None:
+        return card.gsd
+    return min(max(size, card.gsd_range[0]), card.gsd_range[1])
+
+
 def in_words(known: tuple[float, float]) -> str:
     """A range of pixel sizes: "0.2 to 1 m"."""
     low, high = known

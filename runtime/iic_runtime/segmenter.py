@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from iic_geotools.classmap import NODATA
 from iic_geotools.errors import ModelError
 from iic_geotools.grid import Grid, Rect, Tile
+from iic_geotools.rescale import Rescale, robust_ranges
 from iic_geotools.scene import Pixels, fill_holes, valid_pixels
 from iic_runtime.bundled import find_model
 from iic_runtime.card import Card
@@ -43,7 +44,7 @@ class Segmenter:
 
     Example:
         >>> segment = Segmenter("aerial")
-        >>> result = segment(image)  # [bands, H, W], in the card's band order, dtype and range of values
+        >>> result = segment(image)  # [bands, H, W], in the card's band order and dtype
         >>> result.labels, result.confidence
     """
 
@@ -81,13 +82,23 @@ class Segmenter:
         """What really computes."""
         return self.engine.provider
 
-    def __call__(self, image: NDArray[Any], valid: NDArray[np.bool_] | None = None) -> Segmentation:
+    def __call__(
+        self,
+        image: NDArray[Any],
+        valid: NDArray[np.bool_] | None = None,
+        *,
+        rescale: Literal["auto", "off"] | None = None,
+    ) -> Segmentation:
         """Label an image [bands, H, W]; the result does not depend on the tile size.
 
         Args:
-            image: raw pixels, in the card's dtype and band order.
+            image: raw pixels, in the card's band order and dtype.
             valid: [H, W], False where there is no data; pixels that are not finite never hold data.
+            rescale: "auto" brings each band into the model's range by its own 2nd and 98th percentile over this image,
+                which may then be of any type; "off" takes values as they are. By default as the card says.
         """
+        if (rescale or self.card.rescale) == "auto" and image.ndim == 3:
+            image, valid = self._rescaled(image, valid)
         self._check(image, valid)
         _, height, width = image.shape
         known = valid_pixels(image, None, None if valid is None else valid.astype(np.uint8))
@@ -119,6 +130,17 @@ class Segmenter:
             Segmentation(*(_core(whole, tile, each.valid, empty) for whole, empty in ((a, NODATA), (b, 0))))
             for tile, each, a, b in zip(tiles, pixels, labels, sureness, strict=True)
         ]
+
+    def _rescaled(
+        self, image: NDArray[Any], valid: NDArray[np.bool_] | None
+    ) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
+        known = valid_pixels(image, None, None if valid is None else valid.astype(np.uint8))
+
+        def look(rect: Rect) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
+            return image[:, *rect.slices], None if known is None else known[rect.slices]
+
+        found = robust_ranges(look, image.shape[2], image.shape[1])
+        return Rescale(found, self.card.value_range).apply(image, self.card.dtype), known
 
     def _check(self, image: NDArray[Any], valid: NDArray[np.bool_] | None) -> None:
         card = self.card

@@ -113,7 +113,7 @@ class _Labelling:
         pixels = self.source.pixels(chosen)
         with _running:
             segmenter = opened(model.digest, self.opening, lambda: model)
-            result = segmenter(pixels.values, pixels.valid)
+            result = segmenter(pixels.values, pixels.valid, rescale="off")
         layers = (result.labels, confidence_layer(result)) if self.confidence else (result.labels,)
         return np.stack([layer[core] for layer in layers])
 

@@ -14,7 +14,7 @@ from rasterio.transform import Affine, from_origin
 from iic_geotools.errors import SceneError, UsageError
 from iic_geotools.grid import Rect
 from iic_geotools.rescale import Rescale, parse_rescale, robust_ranges, spread_windows
-from iic_geotools.scene import SceneSource, describe, has_mask, valid_pixels
+from iic_geotools.scene import SceneSource, describe, has_mask, valid_pixels, value_ranges
 from iic_geotools.vrt import MapGrid
 
 MakeScene = Callable[..., Path]
@@ -285,3 +285,15 @@ def test_sampling_windows_lie_inside() -> None:
             assert rect == rect.intersection(Rect(0, 0, width, height))
             assert not rect.empty
     assert len(list(spread_windows(100000, 100000))) == 64
+
+
+@pytest.mark.parametrize(("nodata", "told"), [(None, True), (0, False)])
+def test_an_undeclared_empty_border_is_told(make_scene, caplog, nodata, told):
+    values = np.full((4, 100, 100), 90, np.uint8)
+    values[:, :4] = 0
+    path = make_scene(values, nodata=nodata)
+    info = describe(str(path))
+    source = SceneSource(str(path), (1, 2, 3, 4), "uint8", nodata, masked=False, fill=(0.0,) * 4)
+    ranges = value_ranges(source, info)
+    assert ("4.0 %" in caplog.text and "--nodata 0" in caplog.text) == told
+    assert (ranges[0][0] == 0) == told

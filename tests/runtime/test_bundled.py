@@ -16,6 +16,7 @@ from rasterio.transform import from_origin
 from tiny_onnx import make_model
 from typer.testing import CliRunner
 
+from iic_geotools.colours import MapClass
 from iic_runtime import Segmenter, segment_raster, segment_rasters, validate_model
 from iic_runtime.bundled import MODEL_VARIABLE, bundled_models, choose, find_model
 from iic_runtime.cli.model import app as model_app
@@ -94,7 +95,8 @@ def test_the_command_names_its_choice(
     assert told in lines
     warnings = [line for line in lines if "may be poor" in line]
     assert len(warnings) == warned
-    assert all(f"measure {size:g} m" in line and "--match-gsd reads" in line for line in warnings)
+    way = "--match-gsd reads" if size == 2.5 else "train a model"
+    assert all(f"measure {size:g} m" in line and way in line for line in warnings)
     assert tags(tmp_path / "map.tif")["IIC_MODEL"] == told.split()[1]
 
 
@@ -343,3 +345,12 @@ class TestOtherSensors:
         names = ("green", "B8", "blue", "red")
         told = self.refused(make_scene(landscape(40, 50), descriptions=names), tmp_path)
         assert "--bands 4,1,3,2 for red,green,blue,nir" in told
+
+
+@pytest.mark.parametrize(("size", "matched"), [(0.1, 0.2), (0.2, 0.2), (0.5, 0.5), (3.0, 1.0), (None, 0.45)])
+def test_scenes_are_matched_to_the_nearest_size_a_model_is_made_for(size, matched):
+    from iic_runtime.card import Card
+    from iic_runtime.resolution import matched_size
+
+    card = Card("m", ("red",), (MapClass("a", "#000000"),), 2, 1, 9, gsd=0.45, gsd_range=(0.2, 1.0))
+    assert matched_size(card, size) == matched

@@ -56,5 +56,20 @@ def test_it_maps_a_scene(
     assert summary.card == card
     with rasterio.open(tmp_path / "map.tif") as dataset:
         labels = dataset.read(1)
-    assert np.array_equal(labels, Segmenter(card.name, device="cpu", threads=1)(values).labels)
+    assert np.array_equal(labels, Segmenter(card.name, device="cpu", threads=1)(values, rescale="off").labels)
     assert labels.max() < len(card.classes)
+
+
+def test_arrays_are_brought_into_its_range_as_scenes_are(
+    model: ModelFile, make_scene: MakeScene, tmp_path: Path
+) -> None:
+    card = model.card
+    values = (landscape(90, 120, len(card.bands)).astype(np.uint16) * 37 + 400).astype(np.uint16)
+    scene = make_scene(values, descriptions=card.bands)
+    segment_raster(scene, tmp_path / "map.tif", card.name, rescale="auto", device="cpu", threads=1)
+    with rasterio.open(tmp_path / "map.tif") as dataset:
+        labels = dataset.read(1)
+    segment = Segmenter(card.name, device="cpu", threads=1)
+    assert np.array_equal(labels, segment(values, rescale="auto").labels)
+    if card.rescale == "auto":
+        assert np.array_equal(labels, segment(values).labels)

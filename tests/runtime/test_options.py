@@ -152,7 +152,10 @@ def test_a_mismatch_of_resolution_warns(
             segment_raster(
                 make_scene(landscape(20, 20)), tmp_path / "map.tif", model, device="cpu", overwrite=True
             )
-        assert ("--match-gsd" in caplog.text) == warned, gsd
+        assert ("may be poor" in caplog.text) == warned, gsd
+        assert ("--match-gsd" in caplog.text) == (gsd == 0.7), (
+            "reading larger pixels finer brings nothing back"
+        )
 
 
 def test_the_command_is_the_function(make_scene: MakeScene, model: Path, tmp_path: Path) -> None:

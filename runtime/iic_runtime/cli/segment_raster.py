@@ -48,7 +48,10 @@ def segment_raster(
     batch: Annotated[int | None, typer.Option(help="Tiles run at once.")] = None,
     threads: Annotated[int | None, typer.Option(help="Threads of the engine; all cores by default.")] = None,
     max_memory: Annotated[
-        str | None, typer.Option(help="Choose tile and batch to stay below, e.g. 800M or 2G; 1G by default.")
+        str | None,
+        typer.Option(
+            help="Choose tile and batch to stay below, e.g. 800M or 2G; by default 1G; 512 px tiles on CPUs."
+        ),
     ] = None,
     rescale: Annotated[
         str | None,
@@ -154,9 +157,8 @@ def _map(
     """Map one scene to a file or several into a folder, and say what was done."""
     from iic_geotools.errors import UsageError
     from iic_runtime.progress import reporter
-    from iic_runtime.scenelist import is_list
 
-    several = len(scenes) > 1 or out.is_dir() or (is_list(scenes[0]) and not out.suffix)
+    several = len(scenes) > 1 or out.is_dir() or not out.suffix
     with reporter(quiet=quiet, as_json=progress_json) as progress:
         if several:
             from iic_runtime.many import segment_rasters

@@ -85,15 +85,18 @@ def _rows(model: ModelFile, card: Card) -> list[tuple[str, str]]:
     meant_for = (
         "" if card.gsd_range is None else f" (meant for {card.gsd_range[0]:g} to {card.gsd_range[1]:g} m)"
     )
-    ranges = sorted({f"{low:g} to {high:g}" for low, high in card.value_range})
+    ranges = [f"{low:g} to {high:g}" for low, high in card.value_range]
+    values = (
+        ranges[0] if len(set(ranges)) == 1 else ", ".join(map(" ".join, zip(card.bands, ranges, strict=True)))
+    )
     return [
         ("file", f"{model.path} ({len(model.content) / 1e6:.2f} MB)"),
         ("sha256", model.digest),
         ("task", card.task),
         ("bands", ", ".join(card.bands)),
-        ("pixels", f"{card.dtype}, {', '.join(ranges)}"),
+        ("pixels", f"{card.dtype}, {values}"),
         ("rescale", "" if card.rescale is None else f"{card.rescale}: each band's 2nd and 98th percentile"),
-        ("ground resolution", "" if card.gsd is None else f"{card.gsd:g} m{meant_for}"),
+        ("ground resolution", "" if card.gsd is None else f"{card.gsd:.3g} m{meant_for}"),
         ("halo, stride", f"{card.halo} px, {card.stride} px"),
         ("memory", f"about {card.memory_per_pixel} bytes a pixel"),
         ("precision", card.precision),
