@@ -2,6 +2,7 @@
 
 import logging
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated
@@ -43,6 +44,9 @@ def shell(verbose: bool = False, quiet: bool = False, traceback: bool = False) -
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr, force=True)
     for name in ("iic_geotools", "iic_runtime", "iic_train", "iic_export"):
         logging.getLogger(name).setLevel(level)
+    # rasterio's, with a path into its own code; what a scene lacks is told in a sentence where it matters
+    for message in ("Dataset has no geotransform", "The given matrix is equal to Affine.identity"):
+        warnings.filterwarnings("ignore", message=message)
     try:
         yield
     except IICError as error:
