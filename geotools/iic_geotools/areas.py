@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -65,6 +66,12 @@ class ClassAreas:
     method: Method
     classes: tuple[ClassArea, ...]
     nodata: ClassArea
+
+
+def pixel_side(crs: CRS | None, transform: Affine, width: int, height: int) -> float | None:
+    """Side in metres of a square as large as a pixel at the centre of the raster; None if that cannot be known."""
+    sides = ground_sample_distance(crs, transform, width, height)
+    return None if sides is None else math.sqrt(sides[0] * sides[1])
 
 
 def ground_sample_distance(

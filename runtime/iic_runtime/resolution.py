@@ -4,7 +4,7 @@ import math
 
 from affine import Affine
 
-from iic_geotools.areas import ground_sample_distance
+from iic_geotools.areas import pixel_side
 from iic_geotools.vrt import MapGrid
 from iic_runtime.card import Card
 
@@ -18,8 +18,7 @@ def pixel_size(grid: MapGrid) -> float | None:
     """Side in metres of a square as large as a pixel at the scene's centre; None if that cannot be known."""
     if grid.transform == Affine.identity():  # a sign of no georeference
         return None
-    sides = ground_sample_distance(grid.crs, grid.transform, grid.width, grid.height)
-    return None if sides is None else math.sqrt(sides[0] * sides[1])
+    return pixel_side(grid.crs, grid.transform, grid.width, grid.height)
 
 
 def made_for(card: Card) -> tuple[float, float] | None:

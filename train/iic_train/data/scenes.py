@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from iic_geotools.areas import ground_sample_distance
+from iic_geotools.areas import pixel_side
 from iic_geotools.bands import match_bands
 from iic_geotools.errors import DataError, UsageError
 from iic_geotools.grid import Rect
@@ -52,8 +52,8 @@ class Resolution:
     def of(self, info: SceneInfo) -> float | None:
         """Side of a scene's pixel on the ground in metres; None if nobody knows."""
         grid = info.grid
-        sides = ground_sample_distance(grid.crs, grid.transform, grid.width, grid.height)
-        return self.pixel_size if sides is None else float(np.sqrt(sides[0] * sides[1]))
+        side = pixel_side(grid.crs, grid.transform, grid.width, grid.height)
+        return self.pixel_size if side is None else side
 
     def factors(self, info: SceneInfo) -> list[int]:
         """How many pixels, on each axis, make one: a number for each resolution a scene is read at."""
