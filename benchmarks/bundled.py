@@ -225,19 +225,18 @@ def _gathered(counts: Counts, names: Sequence[str], recipe: Recipe) -> Counts:
 
 def coarser(counts: Counts, recipe: Recipe) -> tuple[list[str], Counts]:
     """Counts of the coarser classes that accuracy is often stated for."""
-    places = _places(recipe)
+    names, places = zip(*_places(recipe).items(), strict=True)
     found = [[int(counts[np.ix_(rows, columns)].sum()) for columns in places] for rows in places]
-    whole = {part: name for name, parts in recipe.coarser.items() for part in parts}
-    return list(dict.fromkeys(whole.get(name, name) for name in _groups(recipe))), np.array(found)
+    return list(names), np.array(found)
 
 
-def _places(recipe: Recipe) -> list[list[int]]:
+def _places(recipe: Recipe) -> dict[str, list[int]]:
     """Numbers of the classes in each coarser class."""
     whole = {part: name for name, parts in recipe.coarser.items() for part in parts}
     gathered: dict[str, list[int]] = {}
     for number, name in enumerate(_groups(recipe)):
         gathered.setdefault(whole.get(name, name), []).append(number)
-    return list(gathered.values())
+    return gathered
 
 
 def changed_scene(scene: str, times: int, light: float, folder: Path) -> str:
@@ -337,7 +336,7 @@ def report_kmeans(recipe: Recipe, data: Path) -> None:
             print(f"k-means, {clusters} clusters named in the same way, 1/{times}, values x {light:g}")
             tell(recipe, named)
     few = kmeans_counts(recipe, data, len(_places(recipe)))[0]
-    wholes = np.stack([few[:, place].sum(1) for place in _places(recipe)], 1)
+    wholes = np.stack([few[:, place].sum(1) for place in _places(recipe).values()], 1)
     print(
         f"k-means, {len(few)} clusters one to one: {100 * score(wholes, one_to_one(wholes)).accuracy:.2f} %"
     )
