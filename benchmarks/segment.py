@@ -1,6 +1,7 @@
 """End to end against the engine alone, and against GeoDeep, on one scene; and memory as scenes grow.
 
     python benchmarks/segment.py [--scene SCENE.tif] [--side 6144]   # throughput and memory
+    python benchmarks/segment.py --bundled [--scene SCENE.tif]       # the bundled models: speed and memory
     python benchmarks/segment.py --memory                            # peak memory from 16 Mpx to 1.6 Gpx
     python benchmarks/segment.py --sparse                            # 100 Gpx, 0.1 % of it data
 
@@ -164,17 +165,36 @@ def row(name: str, found: dict[str, Any], against: dict[str, Any]) -> None:
     print(f"{name:<34}{speed:8.2f} Mpx/s {ratio:8.2f} x {found['peak_mb']:9.0f} MB")
 
 
-def throughput(folder: Path, scene: Path, repeats: int) -> None:
-    """The table of the benchmark: the best of a few, taken in turns so that all see the same machine."""
-    jobs = [("engine", "four.onnx"), ("end", "four.onnx"), ("end", "three.onnx")]
-    if find_spec("geodeep"):
-        jobs.append(("geodeep",))  # type: ignore[arg-type]
+def fastest(
+    jobs: list[tuple[str, ...]], folder: Path, scene: Path, repeats: int
+) -> dict[tuple[str, ...], dict[str, Any]]:
+    """The best of a few runs of each job, taken in turns so that all see the same machine."""
     best: dict[tuple[str, ...], dict[str, Any]] = {}
     for _ in range(repeats):
         for job in jobs:
             found = measure(job[0], folder, scene, *job[1:])
             if job not in best or found["seconds"] < best[job]["seconds"]:
                 best[job] = found
+    return best
+
+
+def bundled(folder: Path, scene: Path, repeats: int) -> None:
+    """Speed and memory of the models that come with the package."""
+    from iic_runtime.bundled import bundled_models
+
+    for model in bundled_models():
+        file = str(model.path)
+        best = fastest([("engine", file), ("end", file)], folder, scene, repeats)
+        row(f"{model.card.name}, engine alone", best["engine", file], best["engine", file])
+        row(f"{model.card.name}, file to file", best["end", file], best["engine", file])
+
+
+def throughput(folder: Path, scene: Path, repeats: int) -> None:
+    """The table of the benchmark."""
+    jobs: list[tuple[str, ...]] = [("engine", "four.onnx"), ("end", "four.onnx"), ("end", "three.onnx")]
+    if find_spec("geodeep"):
+        jobs.append(("geodeep",))
+    best = fastest(jobs, folder, scene, repeats)
     engine = best["engine", "four.onnx"]
     print(f"{engine['pixels'] / 1e6:.0f} Mpx, 4 bands, compressed; speed relative to the engine alone")
     row("engine alone, tiles in memory", engine, engine)
@@ -245,6 +265,7 @@ def main() -> None:
     parser.add_argument("--scene", type=Path, help="a 4-band uint8 scene; one is made by default")
     parser.add_argument("--side", type=int, default=6144, help="side of the scene that is made")
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--bundled", action="store_true")
     parser.add_argument("--memory", action="store_true")
     parser.add_argument("--sides", type=int, nargs="+", default=[4000, 12_000, 40_000])
     parser.add_argument("--sparse", action="store_true")
@@ -264,9 +285,8 @@ def main() -> None:
         elif arguments.sparse:
             sparse(folder)
         else:
-            throughput(
-                folder, arguments.scene or make_scene(folder / "scene.tif", arguments.side), arguments.repeats
-            )
+            scene = arguments.scene or make_scene(folder / "scene.tif", arguments.side)
+            (bundled if arguments.bundled else throughput)(folder, scene, arguments.repeats)
 
 
 if __name__ == "__main__":
