@@ -7,17 +7,18 @@ from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
-from rasterio._err import CPLE_BaseError
 from rasterio.crs import CRS
-from rasterio.errors import CRSError
+from rasterio.errors import CRSError, RasterioError
 from rasterio.warp import transform as reproject
+
+from iic_geotools.gdal import gdal_errors
 
 Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Ellipsoid:
-    """The figure of the earth a reference system is drawn on.
+    """The figure of the earth that a reference system is based on.
 
     Attributes:
         a: Equatorial radius in metres.
@@ -33,7 +34,7 @@ class Ellipsoid:
         return float(np.sqrt(max(0.0, 1.0 - (self.b / self.a) ** 2)))
 
     def zone(self, latitude: npt.ArrayLike) -> Floats:
-        """Area in m2 between the equator and a latitude (radians), per radian of longitude, exactly."""
+        """Exact area in m2 between the equator and a latitude (radians), per radian of longitude."""
         sine = np.sin(np.asarray(latitude, np.float64))
         e = self.eccentricity
         if e < 1e-9:
@@ -49,10 +50,15 @@ class Ellipsoid:
     def around(
         self, longitude: Floats, latitude: Floats, centre: npt.NDArray[np.int64]
     ) -> tuple[Floats, Floats]:
-        """Coordinates in metres that keep areas, each point seen from the point number `centre` (radians).
+        """Coordinates in metres that keep areas, each point relative to a centre of its own.
 
-        Lambert's azimuthal equal-area projection of the sphere that has the ellipsoid's area: it knows
-        neither poles nor antimeridian.
+        This is Lambert's azimuthal equal-area projection of the sphere that has the ellipsoid's area. Poles and the
+        antimeridian are not special to it.
+
+        Args:
+            longitude: Longitudes of the points in radians.
+            latitude: Latitudes of the points in radians.
+            centre: For each point, the index of the point that is its centre.
         """
         full = float(self.zone(np.pi / 2))
         sine = np.clip(self.zone(latitude) / full, -1.0, 1.0)
@@ -71,8 +77,8 @@ class Ground:
 
     Attributes:
         crs: The reference system.
-        geographic: Its longitudes and latitudes.
-        ellipsoid: The figure these are on.
+        geographic: The geographic system of its longitudes and latitudes.
+        ellipsoid: The ellipsoid that these lie on.
     """
 
     crs: CRS
@@ -97,7 +103,7 @@ class Ground:
         return cls(crs, geographic, Ellipsoid(a, b))
 
     def radians(self, x: Floats, y: Floats) -> tuple[Floats, Floats]:
-        """Longitude and latitude of points in the reference system; not finite where there are none."""
+        """Longitude and latitude in radians of points in the reference system; not finite off the earth."""
         if not self.crs.is_geographic:
             x, y = self._unprojected(x, y)
         _, factor = self.geographic.units_factor
@@ -105,9 +111,10 @@ class Ground:
 
     def _unprojected(self, x: Floats, y: Floats) -> tuple[Floats, Floats]:
         try:
-            lon, lat = reproject(self.crs, self.geographic, x, y)
-        except CPLE_BaseError:
-            # One point off the earth fails them all: halve until it stands alone.
+            with gdal_errors():
+                lon, lat = reproject(self.crs, self.geographic, x, y)
+        except RasterioError:
+            # One point off the earth fails all of them: halve until it stands alone.
             if len(x) == 1:
                 return np.array([np.nan]), np.array([np.nan])
             half = len(x) // 2
@@ -116,15 +123,15 @@ class Ground:
         return np.asarray(lon), np.asarray(lat)
 
     def ring_areas(self, x: Floats, y: Floats, ring: npt.NDArray[np.int64]) -> Floats:
-        """True areas in m2 of closed rings; not finite where the earth has no such points.
+        """True areas in m2 of closed rings; not finite where points lie off the earth.
 
-        Exact for rings in degrees along meridians and parallels; elsewhere edges should be short, for they
+        Areas are exact for rings in degrees along meridians and parallels. Elsewhere edges should be short, for they
         are not quite straight on the ground.
 
         Args:
-            x: Of the points of all rings, in the reference system, one ring after the other.
-            y: Of the same points; the last of a ring is its first again.
-            ring: Number of the ring that each point is of: 0, 1, ...
+            x: x of the points of all rings, in the reference system, one ring after the other.
+            y: y of the same points; the last point of a ring equals its first.
+            ring: Number of the ring that each point belongs to: 0, 1, ...
         """
         if not len(ring):
             return np.empty(0)
@@ -134,7 +141,7 @@ class Ground:
             u, v = lon, self.ellipsoid.zone(lat)
         else:
             u, v = self.ellipsoid.around(lon, lat, first)
-        # Seen from a ring's first point: a pixel is so small that its area would drown otherwise.
+        # Relative to a ring's first point: the area of a pixel would otherwise drown in rounding errors.
         u, v = u - u[first], v - v[first]
         inside = ring[1:] == ring[:-1]
         swept = (u[:-1] * v[1:] - u[1:] * v[:-1])[inside] / 2
@@ -150,13 +157,13 @@ def _metres(length: Any) -> float:
 
 
 def _find(definition: Any, key: str) -> Any:
-    """The first value under `key`, however deep: compound and bound systems wrap the one that counts."""
+    """The first value under `key`, however deep: compound and bound systems wrap the relevant one."""
     if isinstance(definition, dict):
         if key in definition:
             return definition[key]
         definition = list(definition.values())
     if isinstance(definition, list):
         for value in definition:
-            if (found := _find(value, key)) is not None:
-                return found
+            if (match := _find(value, key)) is not None:
+                return match
     return None

@@ -1,11 +1,14 @@
-"""What can go wrong, as types: one root, and each class is also the builtin a caller would expect.
+"""What can go wrong, as types: one root, and each class is also the builtin that a caller would expect.
 
-A message is one sentence that says what is wrong and what to do about it: commands print it as it is.
+A message is one sentence that says what is wrong and what to do about it. It names arguments in backticks: commands
+print those as their options.
 """
+
+from typing import Self
 
 
 class IICError(Exception):
-    """Root of every error this project raises on purpose."""
+    """Root of every error that this project raises on purpose."""
 
 
 class UsageError(IICError, ValueError):
@@ -13,11 +16,11 @@ class UsageError(IICError, ValueError):
 
 
 class SceneError(IICError, OSError):
-    """A raster or vector that cannot be read, or not as asked."""
+    """A raster or vector file that cannot be read, or not in the way that was asked for."""
 
 
 class OutputError(IICError, OSError):
-    """A result that cannot be written where it was asked for."""
+    """A result that cannot be written to the given path."""
 
 
 class ModelError(IICError, ValueError):
@@ -25,11 +28,23 @@ class ModelError(IICError, ValueError):
 
 
 class DeviceError(IICError, RuntimeError):
-    """A device or engine that was asked for and is not there."""
+    """A device or engine that was asked for and is not available."""
 
 
 class MissingPackageError(IICError, ImportError):
-    """An optional package that the work needs; the message names the extra that brings it."""
+    """An optional package that is not installed; the message names the extra that brings it."""
+
+    @classmethod
+    def for_extra(cls, package: str, extra: str) -> Self:
+        """The error about a package that an extra of this project brings.
+
+        Args:
+            package: Name of the package that could not be imported.
+            extra: Name of the extra. Several are separated by commas, e.g. "train,cpu".
+        """
+        return cls(
+            f'This needs the package {package}: run `pip install ".[{extra}]"` in your clone of iic-edge.'
+        )
 
 
 class DataError(IICError, OSError):
@@ -37,4 +52,17 @@ class DataError(IICError, OSError):
 
 
 class TrainingError(IICError, RuntimeError):
-    """Training that cannot go on: a collapsed objective, a loss that is not finite, a broken run folder."""
+    """Training that cannot continue: a collapsed objective, a loss that is not finite, a broken run folder."""
+
+
+class UnexpectedError(IICError, RuntimeError):
+    """An error that nobody has foreseen, as a sentence with the type of its cause."""
+
+    @classmethod
+    def of(cls, error: BaseException) -> Self:
+        """The sentence about an error of another class."""
+        if isinstance(error, MemoryError):
+            return cls("There is not enough memory; give a smaller `tile`, `batch` or `max_memory`.")
+        lines = str(error).strip().splitlines()
+        reason = f": {lines[0][:300].rstrip('.')}" if lines else ""
+        return cls(f"Something went wrong that was not foreseen, {type(error).__name__}{reason}.")

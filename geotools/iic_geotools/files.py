@@ -1,18 +1,44 @@
 """Files that are either whole or not there."""
 
 import errno
+import hashlib
 import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from iic_geotools.errors import OutputError, UsageError
+
+LONGEST_NAME = 200
+"""The most bytes in the name of an output: a file system takes 255, and temporary names and sidecars add to it."""
+
+CACHE_VARIABLE = "IIC_CACHE"
+"""The environment variable that names the folder for files that can be made or got again."""
+
+
+def cache_folder() -> Path:
+    """The folder for files that can be made or got again: `IIC_CACHE`, or else one in the user's cache folder."""
+    folder = os.environ.get(CACHE_VARIABLE)
+    if folder:
+        return Path(folder)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "iic-edge"
+
+
+def is_utf8(name: str) -> bool:
+    """Whether a name of a file is text: GDAL and XML take no other names."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def replacement(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside `path`; move it into place if the block succeeds, remove it if not.
 
-    The temporary name keeps the suffix, so drivers chosen by suffix still fit, and starts with a dot.
+    The temporary name starts with a dot and keeps the suffix, so that drivers chosen by suffix still fit.
     """
     temporary = path.with_name(f".{path.stem}.{os.getpid()}.tmp{path.suffix}")
     try:
@@ -24,8 +50,8 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write `data` so that `path` holds all of it or what it held before."""
-    with replacing(path) as temporary:
+    """Write `data` so that `path` holds either all of it or what it held before."""
+    with replacement(path) as temporary:
         temporary.write_bytes(data)
 
 
@@ -38,13 +64,53 @@ def sync(path: Path) -> None:
         os.close(handle)
 
 
-def put_in_place(made: Path, final: Path) -> None:
-    """Move a finished file to its name, also onto another disk; the name holds the old file or the whole new one."""
+def digest(path: Path) -> str:
+    """SHA-256 of the content of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def put_in_place(source: Path, target: Path) -> None:
+    """Move a finished file to its final name, also onto another disk.
+
+    At any time `target` holds either the old file or the whole new one.
+    """
     try:
-        made.replace(final)
+        source.replace(target)
     except OSError as error:
         if error.errno != errno.EXDEV:
             raise
-        with replacing(final) as temporary:
-            shutil.copyfile(made, temporary)
-        made.unlink()
+        with replacement(target) as temporary:
+            shutil.copyfile(source, temporary)
+        source.unlink()
+
+
+def check_name(file: Path) -> None:
+    """Refuse a name that an output cannot have.
+
+    Raises:
+        UsageError: The name is not text, or too long.
+    """
+    if not is_utf8(str(file.absolute())) or "\0" in str(file):
+        raise UsageError(f"The name {str(file)!r} is not valid UTF-8; give another one.")
+    if len(file.name.encode()) > LONGEST_NAME:
+        raise UsageError(
+            f"The name {file.name[:40]}... has {len(file.name.encode())} bytes; give one of at most {LONGEST_NAME}."
+        )
+
+
+def check_folder(file: Path) -> None:
+    """Refuse a file whose folder is not there or cannot be written to.
+
+    Raises:
+        OutputError: It cannot be written there.
+    """
+    folder = file.parent
+    if not folder.is_dir():
+        raise OutputError(f"There is no folder {folder}; make it first.")
+    if file.is_dir():
+        raise OutputError(f"{file} is a folder; give the name of a file.")
+    if not os.access(folder, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
+        raise OutputError(
+            f"The folder {folder} cannot be written to; choose another or change its permissions."
+        )

@@ -1,7 +1,7 @@
 """Whether the tiles of a TIFF are really in the file.
 
-GDAL buffers what it writes and swallows the error if the last buffer does not fit on the disk, so a copy
-that "succeeded" may lack its tail. The tables of tile offsets tell.
+GDAL buffers what it writes and swallows the error if the last buffer does not fit on the disk, so a copy that
+"succeeded" may lack its end. The tables of tile offsets show whether it does.
 """
 
 import struct
@@ -13,12 +13,30 @@ import numpy as np
 import numpy.typing as npt
 
 _TILE_OFFSETS, _TILE_BYTE_COUNTS = 324, 325
+_SIZES = {
+    1: 1,
+    2: 1,
+    3: 2,
+    4: 4,
+    5: 8,
+    6: 1,
+    7: 1,
+    8: 2,
+    9: 4,
+    10: 8,
+    11: 4,
+    12: 8,
+    13: 4,
+    16: 8,
+    17: 8,
+    18: 8,
+}
 _UNSIGNED = {3: "u2", 4: "u4", 16: "u8"}  # SHORT, LONG, LONG8
 
 
 @dataclass(frozen=True)
 class _Layout:
-    """Widths of a TIFF's numbers: `struct` formats of the entry count, an entry and the next directory."""
+    """`struct` formats of a TIFF's byte order, entry count, entry and pointer, and the size of an inline value."""
 
     order: str
     number: str
@@ -29,14 +47,14 @@ class _Layout:
 
 @dataclass(frozen=True)
 class TileTable:
-    """Where the tiles of one image of the file are; a tile of no bytes is left out on purpose."""
+    """Offsets and byte counts of the tiles of one image; a tile of no bytes was left out on purpose."""
 
     offsets: npt.NDArray[np.uint64]
     counts: npt.NDArray[np.uint64]
 
     @property
     def present(self) -> int:
-        """How many tiles there are."""
+        """Number of tiles in the file."""
         return int(np.count_nonzero(self.counts))
 
     @property
@@ -45,12 +63,32 @@ class TileTable:
         return int((self.offsets + self.counts).max(initial=0))
 
 
+@dataclass(frozen=True)
+class Entry:
+    """A tag of a TIFF: its type by the number that the format gives it, the number of values, and their bytes."""
+
+    kind: int
+    count: int
+    value: bytes
+
+
+def read_entries(path: Path) -> dict[int, Entry]:
+    """The tags of the first image of a TIFF or BigTIFF, whose bytes are in the order of the file."""
+    with path.open("rb") as file:
+        layout, position = _header(file)
+        entries, _ = _directory(file, layout, position)
+        return {
+            tag: Entry(kind, count, _value(file, layout, _SIZES[kind] * count, value))
+            for tag, (kind, count, value) in entries.items()
+        }
+
+
 def is_whole(path: Path, expected: list[int]) -> bool:
     """Whether a tiled TIFF holds all its tiles.
 
     Args:
-        path: The file.
-        expected: At least so many tiles each of its images must have, in the file's order.
+        path: Path of the file.
+        expected: The least number of tiles of each of its images, in the order of the file.
     """
     try:
         tables = tile_tables(path)
@@ -65,7 +103,7 @@ def is_whole(path: Path, expected: list[int]) -> bool:
 def present_tiles(path: Path, across: int, down: int) -> npt.NDArray[np.bool_]:
     """Which tiles (`[down, across]`) of a raster's full resolution are in the file at all.
 
-    All of them, as far as can be known, unless it is a TIFF with a table of so many tiles.
+    All of them are taken to be there unless the file is a TIFF with a table of `across` x `down` tiles.
     """
     try:
         counts = tile_tables(path)[0].counts
@@ -124,7 +162,12 @@ def _directory(
 def _numbers(file: BinaryIO, layout: _Layout, entry: tuple[int, int, bytes]) -> npt.NDArray[np.uint64]:
     kind, count, value = entry
     dtype = np.dtype(layout.order + _UNSIGNED[kind])
-    if count * dtype.itemsize > layout.inline:
-        file.seek(struct.unpack(layout.order + layout.pointer, value)[0])
-        value = file.read(count * dtype.itemsize)
-    return np.frombuffer(value, dtype, count).astype(np.uint64)
+    return np.frombuffer(_value(file, layout, count * dtype.itemsize, value), dtype, count).astype(np.uint64)
+
+
+def _value(file: BinaryIO, layout: _Layout, size: int, value: bytes) -> bytes:
+    """The bytes of an entry's values, which are in the entry if they fit, and else where it points."""
+    if size <= layout.inline:
+        return value[:size]
+    file.seek(struct.unpack(layout.order + layout.pointer, value)[0])
+    return file.read(size)

@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import numpy as np
 import pytest
 import rasterio
@@ -8,7 +10,7 @@ from iic_geotools.tiff import is_whole, tile_tables
 
 @pytest.mark.parametrize("layout", [{}, {"BIGTIFF": "YES"}, {"ENDIANNESS": "BIG"}])
 @pytest.mark.parametrize("side", [16, 300])
-def test_tables_agree_with_gdal(tmp_path, layout, side):
+def test_tables_agree_with_gdal(tmp_path: Path, layout: dict[str, str], side: int) -> None:
     path = tmp_path / "tiled.tif"
     pixels = np.random.default_rng(0).integers(0, 255, (side, side), dtype=np.uint8)
     profile = {"driver": "GTiff", "count": 1, "dtype": "uint8", "width": side, "height": side}
@@ -20,9 +22,9 @@ def test_tables_agree_with_gdal(tmp_path, layout, side):
     with rasterio.open(path) as src:
         for y in range(across):
             for x in range(across):
-                for what, found in (("OFFSET", table.offsets), ("SIZE", table.counts)):
-                    expected = src.get_tag_item(f"BLOCK_{what}_{x}_{y}", "TIFF", bidx=1)
-                    assert found[y * across + x] == int(expected)
+                for key, numbers in (("OFFSET", table.offsets), ("SIZE", table.counts)):
+                    expected = src.get_tag_item(f"BLOCK_{key}_{x}_{y}", "TIFF", bidx=1)
+                    assert numbers[y * across + x] == int(expected)
     assert is_whole(path, [across**2])
     assert not is_whole(path, [across**2 + 1])
     assert not is_whole(path, [across**2, 1])

@@ -1,0 +1,31 @@
+from .classmap.classes import NODATA as NODATA
+from .classmap.classes import MapClass as MapClass
+from .errors import DataError as DataError
+from .errors import DeviceError as DeviceError
+from .errors import IICError as IICError
+from .errors import MissingPackageError as MissingPackageError
+from .errors import ModelError as ModelError
+from .errors import OutputError as OutputError
+from .errors import SceneError as SceneError
+from .errors import TrainingError as TrainingError
+from .errors import UsageError as UsageError
+from .geobox import GeoBox as GeoBox
+from .products.assessment.assess import assess_map as assess_map
+from .products.assessment.draw import Draw as Draw
+from .products.assessment.draw import draw_samples as draw_samples
+from .products.assessment.figures import Assessment as Assessment
+from .products.change import Change as Change
+from .products.change import change_map as change_map
+from .products.cleaning import CleanedMap as CleanedMap
+from .products.cleaning import clean_map as clean_map
+from .products.zones import ZoneAreas as ZoneAreas
+from .products.zones import zone_statistics as zone_statistics
+from .progress import Progress as Progress
+from .scene.info import SceneInfo as SceneInfo
+from .scene.info import describe as describe
+from .scene.search import CatalogueScene as CatalogueScene
+from .scene.search import search_scenes as search_scenes
+from .tiling import Rect as Rect
+from .tiling import Tile as Tile
+
+__version__: str

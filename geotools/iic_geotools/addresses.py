@@ -1,0 +1,63 @@
+"""Small files of web servers, such as items of catalogues. Rasters are read by GDAL."""
+
+import time
+from http.client import HTTPException
+from urllib.error import HTTPError
+from urllib.parse import urlsplit
+from urllib.request import Request, urlopen
+
+from iic_geotools import __version__
+from iic_geotools.errors import SceneError
+
+TIMEOUT = 10.0
+"""Seconds that a server may be silent."""
+LARGEST = 64 << 20
+"""The most bytes that are read."""
+RETRY_AFTER = (1.0, 2.0, 4.0)
+"""Seconds after which a server that is busy is asked again."""
+BUSY = (429, 502, 503, 504)
+# Some servers answer browsers only, or with a page for browsers.
+_HEADERS = {"User-Agent": f"iic-edge/{__version__}", "Accept": "application/geo+json, application/json, */*"}
+
+
+def is_web(name: str) -> bool:
+    """Whether a name is the address of something on a web server."""
+    return name.lower().startswith(("http://", "https://"))
+
+
+def fetch(address: str) -> bytes:
+    """Read all of a small file of a web server.
+
+    Args:
+        address: Its address, http:// or https://.
+
+    Raises:
+        SceneError: The server cannot be reached, does not answer, or has no such file; or the file is too large.
+    """
+    for delay in (*RETRY_AFTER, None):
+        try:
+            with urlopen(Request(address, headers=_HEADERS), timeout=TIMEOUT) as answer:
+                content: bytes = answer.read(LARGEST + 1)
+            break
+        except HTTPError as error:
+            error.close()
+            if delay is None or error.code not in BUSY:
+                reason = f"{error.code} {error.reason}"
+                raise SceneError(
+                    f"{_short(address)} cannot be read ({reason}); check the address."
+                ) from error
+            time.sleep(delay)
+        except (OSError, HTTPException, ValueError) as error:
+            reason = str(getattr(error, "reason", "") or error or type(error).__name__)
+            raise SceneError(
+                f"{_short(address)} cannot be read ({reason}); check the address, and that {urlsplit(address).netloc} "
+                "can be reached."
+            ) from error
+    if len(content) > LARGEST:
+        raise SceneError(f"{_short(address)} has more than {LARGEST >> 20} MB; give a shorter list.")
+    return content
+
+
+def _short(address: str) -> str:
+    """An address without its query, which may hold a token."""
+    return address.partition("?")[0][:200]

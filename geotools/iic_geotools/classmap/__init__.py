@@ -1,0 +1,1 @@
+"""Writing class maps: classes, the Cloud-Optimised GeoTIFF, overviews, mosaics and sidecars."""

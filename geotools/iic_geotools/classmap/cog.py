@@ -1,0 +1,293 @@
+"""One Cloud-Optimised GeoTIFF from the parts of a map."""
+
+import os
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import rasterio
+import rasterio.shutil
+from rasterio.errors import NotGeoreferencedWarning, RasterioError
+
+from iic_geotools.classmap.classes import MAX_CLASSES, NODATA, MapClass
+from iic_geotools.classmap.overviews import (
+    NOWHERE,
+    Level,
+    Reducer,
+    build_levels,
+    mean_of_four,
+    mode_of_four,
+    nearest_of_four,
+    store,
+    touched_blocks,
+)
+from iic_geotools.classmap.sidecars import sidecar, sidecar_path
+from iic_geotools.classmap.sparse import write_sparse_cog
+from iic_geotools.classmap.vrt import georeference, write_vrt
+from iic_geotools.errors import OutputError, UsageError
+from iic_geotools.files import replacement, sync, write_atomically
+from iic_geotools.gdal import gdal_errors
+from iic_geotools.geobox import GeoBox
+from iic_geotools.tiff import is_whole
+from iic_geotools.tiling import Rect
+
+DEFAULT_OPTIONS = {
+    "COMPRESS": "LZW",  # about as small as DEFLATE for labels, and two to three times as fast
+    "BLOCKSIZE": "512",
+    "BIGTIFF": "IF_SAFER",
+    "NUM_THREADS": "ALL_CPUS",
+    "SPARSE_OK": "TRUE",
+}
+BLOCK = 512
+"""Side in pixels of the blocks of parts."""
+# GDAL would keep up to 450 parts open, each with buffers of megabytes; a row of the map needs only a few.
+OPEN_PARTS = 24
+# A map with more blocks than this, of which fewer than this share hold data, is written without GDAL's COG driver.
+MANY_BLOCKS, NEARLY_EMPTY = 10_000, 1 / 16
+_LOSSLESS = ("DEFLATE", "LZW", "ZSTD", "LZMA", "NONE")
+_LEVELS = {"DEFLATE": range(1, 13), "ZSTD": range(1, 23), "LZMA": range(10)}
+_LEVEL_OPTIONS = {"DEFLATE": "ZLEVEL", "ZSTD": "ZSTD_LEVEL", "LZMA": "LZMA_PRESET"}
+_BLOCKS = range(128, 4097, 16)
+_REDUCERS: dict[str, Reducer] = {"MODE": mode_of_four, "AVERAGE": mean_of_four, "NEAREST": nearest_of_four}
+
+# GDAL only warns about a value that it does not know and ignores it. The other options of the COG driver would change
+# the grid, lose labels or compute what no map needs.
+_VALUES: dict[str, tuple[str, ...]] = {
+    "COMPRESS": _LOSSLESS,
+    "OVERVIEW_COMPRESS": ("AUTO", *_LOSSLESS),
+    "PREDICTOR": ("YES", "NO", "STANDARD"),
+    "OVERVIEW_PREDICTOR": ("YES", "NO", "STANDARD"),
+    "BIGTIFF": ("YES", "NO", "IF_NEEDED", "IF_SAFER"),
+    "SPARSE_OK": ("TRUE", "FALSE", "YES", "NO", "ON", "OFF"),
+    "GEOTIFF_VERSION": ("AUTO", "1.0", "1.1"),
+    "OVERVIEWS": ("AUTO", "NONE"),
+    "OVERVIEW_RESAMPLING": tuple(_REDUCERS),
+}
+_NUMBERS = {
+    "BLOCKSIZE": _BLOCKS,
+    "OVERVIEW_COUNT": range(31),
+    "NUM_THREADS": range(1, 1025),
+    "LEVEL": range(23),
+}
+
+
+def creation_options(given: Mapping[str, str]) -> dict[str, str]:
+    """The options of the COG driver for a map.
+
+    Args:
+        given: Options that replace or complete `DEFAULT_OPTIONS`.
+
+    Raises:
+        UsageError: An option or value that the driver does not know or that a map must not have.
+    """
+    options = DEFAULT_OPTIONS | {key.upper(): str(value) for key, value in given.items()}
+    for key, value in options.items():
+        if key in _VALUES:
+            if value.upper() not in _VALUES[key]:
+                raise UsageError(f"{key}={value} is not possible for a map: use {', '.join(_VALUES[key])}.")
+        elif key not in _NUMBERS:
+            known = ", ".join(sorted({*_VALUES, *_NUMBERS}))
+            raise UsageError(f"{key} is not a creation option of a map: use {known}.")
+        elif (key, value.upper()) != ("NUM_THREADS", "ALL_CPUS"):
+            _check_number(key, value, _NUMBERS[key])
+    if "LEVEL" in options:
+        compress = options["COMPRESS"].upper()
+        if compress not in _LEVELS:
+            raise UsageError(f"LEVEL applies to COMPRESS={', '.join(_LEVELS)}, not to {compress}.")
+        _check_number("LEVEL", options["LEVEL"], _LEVELS[compress])
+    return options
+
+
+def _check_number(key: str, value: str, allowed: range) -> None:
+    if not (value.isascii() and value.isdigit() and int(value) in allowed):
+        step = f"a multiple of {allowed.step} " if allowed.step > 1 else ""
+        raise UsageError(f"{key}={value} is not possible: use {step}from {allowed[0]} to {allowed[-1]}.")
+
+
+def part_profile(width: int, height: int) -> dict[str, Any]:
+    """What a part of a map is, for rasterio: a small GeoTIFF without a georeference."""
+    profile = {"driver": "GTiff", "width": width, "height": height, "count": 1, "dtype": "uint8"}
+    if min(width, height) >= BLOCK:
+        profile |= {"tiled": True, "blockxsize": BLOCK, "blockysize": BLOCK}
+    return profile | {"nodata": NODATA, "compress": "zstd", "zstd_level": 1}
+
+
+def assemble(
+    parts: Sequence[tuple[Path, Rect]],
+    out: Path,
+    grid: GeoBox,
+    *,
+    classes: Sequence[MapClass] | None,
+    tags: Mapping[str, str] | None = None,
+    options: Mapping[str, str] | None = None,
+) -> None:
+    """Build a map from its parts, or leave nothing.
+
+    Work and memory grow with the parts, not with the size of the map: pixels that no part covers are NODATA and take
+    no room in the file. The sidecar with class names is in place before the map's name appears.
+
+    Args:
+        parts: One-band GeoTIFF files of bytes and the rectangle of the map that each of them covers. An empty file
+            stands for a rectangle without data.
+        out: Path of the map.
+        grid: Grid and georeference of the map.
+        classes: Names and colours of the values 0, 1, ...; None for a continuous band such as confidence, whose
+            overviews are averages.
+        tags: Metadata of the file.
+        options: Creation options of GDAL's COG driver that replace or complete `DEFAULT_OPTIONS`.
+
+    Raises:
+        UsageError: Options or classes that cannot be right.
+        OutputError: A part cannot be read or the map cannot be written.
+    """
+    creation = creation_options(options or {})
+    if classes is not None and not 0 < len(classes) <= MAX_CLASSES:
+        raise UsageError(f"A map has 1 to {MAX_CLASSES} classes, not {len(classes)}.")
+    stored = [(path, rect) for path, rect in parts if _holds_data(path)]
+    try:
+        with gdal_errors(), rasterio.Env(GDAL_MAX_DATASET_POOL_SIZE=OPEN_PARTS), _scratch(out) as scratch:
+            levels = _levels(stored, grid, scratch, creation, classes)
+            virtual = scratch("map.vrt")
+            overviews = [level.path for level in levels[1:]]
+            block = int(creation["BLOCKSIZE"])
+            write_vrt(virtual, grid, stored, block=block, overviews=overviews, classes=classes, tags=tags)
+            with replacement(out) as temporary:
+                if _is_nearly_empty(levels[0], creation):
+                    header = scratch("header.vrt")
+                    write_vrt(
+                        header,
+                        replace(grid, width=block, height=block),
+                        [],
+                        block=block,
+                        classes=classes,
+                        tags=tags,
+                    )
+                    _write_directly(header, levels, temporary, scratch, creation)
+                else:
+                    _copy(virtual, temporary, creation)
+                _check(temporary, out, levels, creation)
+                _put_sidecar(temporary, out, grid, classes)
+    except OutputError:
+        raise
+    except (RasterioError, OSError) as error:
+        raise OutputError(f"The map {out} cannot be written: {error}") from error
+
+
+def _holds_data(part: Path) -> bool:
+    try:
+        return part.stat().st_size > 0
+    except OSError as error:
+        raise OutputError(f"A part of the map is missing: {error}") from error
+
+
+@contextmanager
+def _scratch(out: Path) -> Iterator[Callable[[str], Path]]:
+    """Yield a function that gives paths beside `out`; the files there are removed at the end."""
+    prefix = f".{out.stem}.{os.getpid()}.tmp-"
+    try:
+        yield lambda name: out.with_name(prefix + name)
+    finally:
+        for entry in out.parent.iterdir():
+            if entry.name.startswith(prefix):
+                entry.unlink()
+
+
+def _levels(
+    parts: Sequence[tuple[Path, Rect]],
+    grid: GeoBox,
+    scratch: Callable[[str], Path],
+    options: Mapping[str, str],
+    classes: Sequence[MapClass] | None,
+) -> list[Level]:
+    """The map at full resolution and its overviews."""
+    block = int(options["BLOCKSIZE"])
+    mosaic = scratch("parts.vrt")
+    write_vrt(mosaic, GeoBox(grid.width, grid.height, NOWHERE), parts, block=block)
+    touched = touched_blocks((rect for _, rect in parts), grid.width, grid.height, block)
+    base = Level(mosaic, grid.width, grid.height, block, touched)
+    resampling = options.get("OVERVIEW_RESAMPLING", "AVERAGE" if classes is None else "MODE").upper()
+    count = options.get("OVERVIEW_COUNT") if _has_overviews(options) else "0"
+    number = None if count is None else int(count)
+    return build_levels(base, scratch, _REDUCERS[resampling], number, _compression(options))
+
+
+def _has_overviews(options: Mapping[str, str]) -> bool:
+    return options.get("OVERVIEWS", "AUTO").upper() != "NONE"
+
+
+def _copy(virtual: Path, target: Path, options: Mapping[str, str]) -> None:
+    done_here = {"OVERVIEW_RESAMPLING", "OVERVIEW_COUNT", "OVERVIEWS"}
+    for_driver = {key: value for key, value in options.items() if key not in done_here}
+    existing = "FORCE_USE_EXISTING" if _has_overviews(options) else "NONE"
+    rasterio.shutil.copy(virtual, target, driver="COG", OVERVIEWS=existing, **for_driver)
+
+
+def _is_nearly_empty(full: Level, options: Mapping[str, str]) -> bool:
+    """Whether a map has so many empty blocks that it is not left to GDAL's driver, which looks at all of them."""
+    driver_only = {"OVERVIEW_COMPRESS", "OVERVIEW_PREDICTOR", "PREDICTOR"} & set(options)
+    wanted = _is_sparse(options) and options["BIGTIFF"].upper() != "NO" and not driver_only
+    return (
+        wanted and full.touched.size >= MANY_BLOCKS and full.touched.sum() < NEARLY_EMPTY * full.touched.size
+    )
+
+
+def _write_directly(
+    header: Path,
+    levels: Sequence[Level],
+    target: Path,
+    scratch: Callable[[str], Path],
+    options: Mapping[str, str],
+) -> None:
+    """Write a map whose empty blocks nobody looks at.
+
+    Args:
+        header: A virtual raster of one empty block with the tags of the map.
+        levels: The full resolution and its overviews.
+        target: Path of the map.
+        scratch: Function that gives paths for files in between.
+        options: Creation options of the map.
+    """
+    template = scratch("template.tif")
+    size = {"TILED": "YES", "BLOCKXSIZE": options["BLOCKSIZE"], "BLOCKYSIZE": options["BLOCKSIZE"]}
+    version = {"GEOTIFF_VERSION": options["GEOTIFF_VERSION"]} if "GEOTIFF_VERSION" in options else {}
+    compression = _compression(options)
+    rasterio.shutil.copy(header, template, driver="GTiff", BIGTIFF="YES", **size, **version, **compression)
+    full = store(levels[0], scratch("full.tif"), compression)
+    write_sparse_cog([full, *levels[1:]], template, target)
+
+
+def _compression(options: Mapping[str, str]) -> dict[str, str]:
+    """The options of GDAL's GeoTIFF driver for the compression that those of the COG driver ask for."""
+    compress = options["COMPRESS"].upper()
+    chosen = {"COMPRESS": compress, "NUM_THREADS": options["NUM_THREADS"]}
+    if "LEVEL" in options:
+        chosen[_LEVEL_OPTIONS[compress]] = options["LEVEL"]
+    return chosen
+
+
+def _check(written: Path, out: Path, levels: Sequence[Level], options: Mapping[str, str]) -> None:
+    sync(written)
+    sparse = _is_sparse(options)
+    tiles = [int(level.touched.sum() if sparse else level.touched.size) for level in levels]
+    if not is_whole(written, tiles):
+        raise OutputError(f"The map {out} was not written completely: make room on the disk and run again.")
+
+
+def _is_sparse(options: Mapping[str, str]) -> bool:
+    return options["SPARSE_OK"].upper() in ("TRUE", "YES", "ON", "1")
+
+
+def _put_sidecar(written: Path, out: Path, grid: GeoBox, classes: Sequence[MapClass] | None) -> None:
+    """Put the sidecar of `out` in place, with the georeference if `written` could not hold all of it."""
+    sidecar_path(written).unlink(missing_ok=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NotGeoreferencedWarning)  # the scene may have no georeference either
+        with rasterio.open(written) as dataset:
+            lost = not grid.same_place(GeoBox.of(dataset))
+    if classes is not None or lost:
+        write_atomically(sidecar_path(out), sidecar(classes, georeference(grid) if lost else ""))
+    else:
+        sidecar_path(out).unlink(missing_ok=True)

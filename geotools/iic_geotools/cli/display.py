@@ -1,0 +1,134 @@
+"""The display of progress: bars on a terminal, plain lines elsewhere, or JSON."""
+
+import json
+import math
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, TextIO, cast
+
+from iic_geotools.cli.streams import Unfailing, write
+from iic_geotools.progress import OnProgress, Progress, silent
+
+LINES_PER_STAGE = 20
+LINE_EVERY = 60.0
+"""Where there is no terminal, a line is written at every twentieth of a stage and at least once per minute."""
+
+
+def _is_terminal(stream: TextIO | None) -> bool:
+    with suppress(ValueError):
+        return stream is not None and stream.isatty()
+    return False
+
+
+@contextmanager
+def show_progress(*, quiet: bool = False, as_json: bool = False) -> Iterator[OnProgress]:
+    """Yield a function that displays reports of progress on standard error.
+
+    On a terminal there is a bar per stage; elsewhere a line at every twentieth of a stage and at least once per minute.
+    Sentences go through `logging`: the shell prints them above the bars.
+
+    Args:
+        quiet: Display nothing.
+        as_json: Print every report as a JSON line on standard output instead, with stage, done and total, and with
+            the note if there is one.
+    """
+    if as_json:
+        yield _write_json
+    elif quiet:
+        yield silent
+    elif _is_terminal(sys.stderr):
+        with _bars() as show:
+            yield show
+    else:
+        yield _Lines()
+
+
+def _write_json(progress: Progress) -> None:
+    report: dict[str, Any] = {"stage": progress.stage, "done": progress.done, "total": progress.total}
+    if progress.note:
+        report["note"] = progress.note
+    write(sys.stdout, json.dumps(report) + "\n")
+
+
+class _Pace:
+    """When and where a stage began, to say how fast it goes. A resumed stage does not begin at 0."""
+
+    def __init__(self, first: Progress) -> None:
+        self.last = first
+        self._first_done = first.done
+        self._began = time.monotonic()
+
+    def continues_with(self, progress: Progress) -> bool:
+        """Whether a report is of the same stage, not of the same stage of the next scene."""
+        return progress.stage == self.last.stage and progress.done >= self.last.done
+
+    def speed(self, progress: Progress) -> str:
+        """The speed so far, or nothing if it is not known yet."""
+        self.last = progress
+        seconds = time.monotonic() - self._began
+        done = progress.done - self._first_done
+        if not progress.unit or seconds < 1 or not done:
+            return ""
+        per_second = done / seconds
+        return (
+            f"{per_second / 1e6:.2f} Mpx/s"
+            if progress.unit == "px"
+            else f"{per_second:.0f} {progress.unit}/s"
+        )
+
+
+class _Lines:
+    """Plain lines for logs: at every twentieth of a stage, at least once per minute, at most once per second."""
+
+    def __init__(self) -> None:
+        self._pace: _Pace | None = None
+        self._twentieth = -1
+        self._written = -math.inf
+
+    def __call__(self, progress: Progress) -> None:
+        now = time.monotonic()
+        if self._pace is None or not self._pace.continues_with(progress):
+            self._pace, self._twentieth, self._written = _Pace(progress), -1, -math.inf
+        speed = self._pace.speed(progress)
+        share = progress.done / progress.total if progress.total else 1.0
+        twentieth = int(share * LINES_PER_STAGE)
+        pause = now - self._written
+        due = twentieth != self._twentieth and (pause >= 1 or progress.done >= progress.total)
+        if due or pause >= LINE_EVERY:
+            self._twentieth, self._written = twentieth, now
+            figures = ", ".join(filter(None, (f"{int(share * 100)} %", progress.note, speed)))
+            write(sys.stderr, f"{progress.stage}: {figures}\n")
+
+
+@contextmanager
+def _bars() -> Iterator[OnProgress]:
+    from rich.console import Console
+    from rich.progress import BarColumn, TaskID, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bars
+
+    columns = (
+        TextColumn("{task.description:>8}", markup=False),
+        BarColumn(bar_width=24),
+        TextColumn("{task.percentage:3.0f} %"),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[figures]}", markup=False),
+    )
+    console = Console(file=cast(TextIO, Unfailing(sys.stderr)))
+    # Standard output may be a file: only messages on standard error are printed above the bars.
+    with Bars(*columns, console=console, redirect_stdout=False) as bars:
+        tasks: dict[str, tuple[TaskID, _Pace]] = {}
+
+        def show(progress: Progress) -> None:
+            task, pace = tasks.get(progress.stage, (None, None))
+            if task is None:
+                task = bars.add_task(progress.stage, total=progress.total, figures="")
+            if pace is None or not pace.continues_with(progress):
+                pace = _Pace(progress)
+                bars.reset(task)
+            tasks[progress.stage] = task, pace
+            figures = ", ".join(filter(None, (progress.note, pace.speed(progress))))
+            bars.update(task, completed=progress.done, total=progress.total, figures=figures)
+
+        yield show

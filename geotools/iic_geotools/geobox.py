@@ -1,0 +1,257 @@
+"""A grid of pixels, its place on the ground, and how large its pixels are there."""
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal, Self
+
+import numpy as np
+import numpy.typing as npt
+from affine import Affine
+from attrs import evolve
+from rasterio.control import GroundControlPoint
+from rasterio.crs import CRS
+from rasterio.errors import CRSError
+from rasterio.rpc import RPC
+
+from iic_geotools.ellipsoid import Floats, Ground
+from iic_geotools.tiling import Rect
+
+AreaMethod = Literal["planar", "ellipsoidal", "none"]
+"""How areas are measured: "planar" (pixels times their size in the projection), "ellipsoidal" (true area on the
+ground, for degrees and for projections that distort areas) or "none" (without a reference system: pixels only)."""
+
+AREA_TOLERANCE = 0.01
+"""A projection that distorts areas by more than this share is not trusted with them."""
+CELL = 64
+"""Side in pixels of the squares that distortion is measured with."""
+
+
+LARGEST_COORDINATE = 1e18
+"""Larger coordinates, and pixels smaller than its inverse, are no places on any planet."""
+
+
+def places_pixels(transform: Affine) -> bool:
+    """Whether a transform gives pixels a place and a size: its numbers are finite, and it can be inverted."""
+    numbers = tuple(transform)[:6]
+    if not all(map(math.isfinite, numbers)) or max(map(abs, numbers)) > LARGEST_COORDINATE:
+        return False
+    sizes = (math.hypot(transform.a, transform.d), math.hypot(transform.b, transform.e))
+    terms = (abs(transform.a * transform.e), abs(transform.b * transform.d))
+    return min(sizes) > 1 / LARGEST_COORDINATE and abs(transform.determinant) > 1e-12 * max(terms)
+
+
+def _read_rpcs(dataset: Any) -> RPC | None:
+    try:
+        return dataset.rpcs
+    except (ValueError, KeyError, TypeError, AttributeError):  # incomplete ones are of no use
+        return None
+
+
+@dataclass(frozen=True)
+class GeoBox:
+    """The pixels of a raster and their place on the ground.
+
+    Attributes:
+        width: Number of columns.
+        height: Number of rows.
+        transform: Transform from pixel to ground coordinates; the identity if only ground control points are known.
+        crs: Coordinate reference system of the transform, if known.
+        gcps: Ground control points of a raster that was never rectified.
+        gcps_crs: Coordinate reference system of the ground control points.
+        rpcs: Rational polynomial coefficients of a raster as a satellite saw it.
+    """
+
+    width: int
+    height: int
+    transform: Affine
+    crs: CRS | None = None
+    gcps: tuple[GroundControlPoint, ...] = ()
+    gcps_crs: CRS | None = None
+    rpcs: RPC | None = None
+
+    @classmethod
+    def of(cls, dataset: Any) -> Self:
+        """The grid of an open rasterio dataset."""
+        gcps, gcps_crs = dataset.gcps
+        transform = dataset.transform
+        # Of formats that have no transform, rasterio gives what happens to be in memory.
+        if not dataset.crs and (dataset.driver == "PNM" or not places_pixels(transform)):
+            transform = Affine.identity()
+        return cls(
+            dataset.width,
+            dataset.height,
+            transform,
+            dataset.crs or None,
+            tuple(gcps or ()),
+            gcps_crs or None,
+            _read_rpcs(dataset),
+        )
+
+    @property
+    def extent(self) -> tuple[float, float, float, float]:
+        """Left, bottom, right and top of the smallest upright rectangle around the grid, on the ground."""
+        corners = [self.transform @ (x, y) for x in (0, self.width) for y in (0, self.height)]
+        xs, ys = zip(*corners, strict=True)
+        return min(xs), min(ys), max(xs), max(ys)
+
+    @property
+    def area_method(self) -> AreaMethod:
+        """How areas on this grid are measured."""
+        if self.crs is None:
+            return "none"
+        if self.crs.is_geographic:
+            return "ellipsoidal"
+        pixel = self.planar_pixel_area
+        if math.isnan(pixel):
+            return "none"
+        ground = Ground.of(self.crs)
+        if ground is None:
+            return "planar"
+        wide, high = min(CELL, self.width), min(CELL, self.height)
+        cols, rows = np.meshgrid(np.linspace(0, self.width - wide, 5), np.linspace(0, self.height - high, 5))
+        true_areas = self.cell_areas(ground, cols, rows, wide, high)
+        true_areas = true_areas[np.isfinite(true_areas)]
+        distortion = np.abs(pixel * wide * high / true_areas - 1).max(initial=0.0)
+        return "ellipsoidal" if distortion > AREA_TOLERANCE else "planar"
+
+    @property
+    def planar_pixel_area(self) -> float:
+        """Area of a pixel in m2 by the coordinates of the CRS; NaN if those are not lengths."""
+        factor = self._metres_per_unit
+        return math.nan if factor is None else float(abs(self.transform.determinant) * factor**2)
+
+    @property
+    def pixel_size(self) -> tuple[float, float] | None:
+        """Width and height of a pixel in metres, at the centre of the grid; None if they cannot be known."""
+        if self.crs is None:
+            return None
+        transform = self.transform
+        if self.area_method == "ellipsoidal":
+            return self._pixel_size_on_ellipsoid(self.crs)
+        factor = self._metres_per_unit
+        if factor is None:
+            return None
+        return (
+            factor * float(np.hypot(transform.a, transform.d)),
+            factor * float(np.hypot(transform.b, transform.e)),
+        )
+
+    @property
+    def pixel_side(self) -> float | None:
+        """Side in metres of a square as large as a pixel at the centre; None if it cannot be known."""
+        size = self.pixel_size
+        return None if size is None else math.sqrt(size[0] * size[1])
+
+    def to_ground(self, cols: npt.NDArray[Any], rows: npt.NDArray[Any]) -> tuple[Floats, Floats]:
+        """Ground coordinates of points in pixels."""
+        a, b, c, d, e, f, *_ = self.transform
+        return a * cols + b * rows + c, d * cols + e * rows + f
+
+    def cell_areas(self, ground: Ground, left: Floats, top: Floats, wide: Any, high: Any) -> Floats:
+        """True areas in m2 of rectangles of pixels; not finite where they lie off the earth.
+
+        Args:
+            ground: The ground under the grid's CRS.
+            left: First column of each rectangle.
+            top: First row of each rectangle.
+            wide: Width of the rectangles in pixels.
+            high: Height of the rectangles in pixels.
+        """
+        cols = np.stack([left, left + wide, left + wide, left, left], -1)
+        rows = np.stack([top, top, top + high, top + high, top], -1)
+        ring = np.repeat(np.arange(cols.size // 5), 5)
+        with np.errstate(invalid="ignore"):
+            areas = ground.ring_areas(*self.to_ground(cols.ravel(), rows.ravel()), ring)
+        return areas.reshape(cols.shape[:-1])
+
+    def row_areas(self, ground: Ground, top: int, high: int) -> Floats:
+        """Exact area in m2 of a pixel of each row of a grid in degrees, north up.
+
+        Args:
+            ground: The ground under the grid's CRS.
+            top: The first row.
+            high: Number of rows.
+        """
+        edges = np.arange(top, top + high + 1)
+        lon, _ = ground.radians(*self.to_ground(np.array([0.0, 1.0]), np.zeros(2)))
+        _, lat = ground.radians(*self.to_ground(np.zeros(len(edges)), edges))
+        # Rasters of the whole world overshoot the poles by rounding.
+        zones = ground.ellipsoid.zone(np.clip(lat, -np.pi / 2, np.pi / 2))
+        return np.asarray(np.abs(np.diff(zones)) * abs(lon[1] - lon[0]))
+
+    def true_pixel_areas(self, ground: Ground, rect: Rect) -> Floats:
+        """True areas in m2 of the pixels of a rectangle, one per row (`[height, 1]`) or one per pixel; 0 off the earth.
+
+        The area of a pixel does not depend on the rectangle: where it cannot be known exactly, it is the mean of the
+        cell of `CELL` x `CELL` pixels that it lies in, counted from the first pixel of the grid.
+        """
+        if ground.crs.is_geographic and self.transform.b == self.transform.d == 0:
+            return self.row_areas(ground, rect.row, rect.height)[:, None]
+        rows = np.arange(rect.row // CELL, -(-rect.bottom // CELL)) * CELL
+        cols = np.arange(rect.col // CELL, -(-rect.right // CELL)) * CELL
+        wide, high = np.meshgrid(np.minimum(CELL, self.width - cols), np.minimum(CELL, self.height - rows))
+        left, top = np.meshgrid(cols.astype(float), rows.astype(float))
+        cells = np.nan_to_num(self.cell_areas(ground, left, top, wide, high) / (wide * high))
+        pixels = cells.repeat(CELL, 0).repeat(CELL, 1)
+        inside = Rect(rect.col % CELL, rect.row % CELL, rect.width, rect.height)
+        return np.asarray(pixels[inside.slices])
+
+    def crop(self, rect: Rect) -> "GeoBox":
+        """The grid of the pixels of `rect`, in the same place."""
+        gcps = tuple(
+            GroundControlPoint(gcp.row - rect.row, gcp.col - rect.col, gcp.x, gcp.y, gcp.z, gcp.id, gcp.info)
+            for gcp in self.gcps
+        )
+        # The identity means that there is no georeference: it is not a place and cannot be shifted.
+        unplaced = self.transform == Affine.identity()
+        transform = self.transform if unplaced else self.transform @ Affine.translation(rect.col, rect.row)
+        rpcs = self.rpcs and evolve(
+            self.rpcs, line_off=self.rpcs.line_off - rect.row, samp_off=self.rpcs.samp_off - rect.col
+        )
+        return GeoBox(rect.width, rect.height, transform, self.crs, gcps, self.gcps_crs, rpcs)
+
+    def same_place(self, other: "GeoBox") -> bool:
+        """Whether both grids are georeferenced alike, to the last digit."""
+        return not self.differences(other)
+
+    def differences(self, other: "GeoBox") -> list[str]:
+        """The parts of the georeference in which another grid differs, in words."""
+
+        def points(grid: GeoBox) -> list[tuple[float, ...]]:
+            return [(gcp.row, gcp.col, gcp.x, gcp.y, gcp.z or 0.0) for gcp in grid.gcps]
+
+        def polynomials(grid: GeoBox) -> list[Any] | None:
+            rpcs = grid.rpcs
+            return rpcs and [rpcs.line_off, rpcs.samp_off, rpcs.line_num_coeff, rpcs.samp_num_coeff]
+
+        same = {
+            "transform": self.transform == other.transform,
+            "CRS": self.crs == other.crs,
+            "ground control points": points(self) == points(other) and self.gcps_crs == other.gcps_crs,
+            "rational polynomial coefficients": polynomials(self) == polynomials(other),
+        }
+        return [name for name, holds in same.items() if not holds]
+
+    @property
+    def _metres_per_unit(self) -> float | None:
+        """Metres in a unit of the CRS; None if it has none or is geographic."""
+        try:
+            return None if self.crs is None or self.crs.is_geographic else float(self.crs.units_factor[1])
+        except CRSError:
+            return None
+
+    def _pixel_size_on_ellipsoid(self, crs: CRS) -> tuple[float, float] | None:
+        ground = Ground.of(crs)
+        if ground is None:
+            return None
+        # Steps of many pixels: an inverse projection is accurate to about a millimetre, not enough for one pixel.
+        cols = self.width / 2 + np.array([0.0, CELL, 0.0])
+        rows = self.height / 2 + np.array([0.0, 0.0, CELL])
+        lon, lat = ground.radians(*self.to_ground(cols, rows))
+        if not (np.isfinite(lon).all() and np.isfinite(lat).all()):
+            return None
+        east, north = ground.ellipsoid.metres_per_radian(float(lat[0]))
+        turn = lon[1:] - lon[0]
+        turn -= 2 * np.pi * np.round(turn / (2 * np.pi))
+        lengths = np.hypot(turn * east, (lat[1:] - lat[0]) * north) / CELL
+        return float(lengths[0]), float(lengths[1])

@@ -1,0 +1,1 @@
+"""What is made from a class map: areas, polygons, previews and pages for browsers."""

@@ -1,0 +1,234 @@
+"""Samples and a map to a statement of how good the map is: the function behind `iic-map assess`."""
+
+import logging
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from iic_geotools.classmap.classes import MapClass
+from iic_geotools.classmap.provenance import labels_to_beware_of
+from iic_geotools.classmap.reading import ClassMap, check_placed, open_map
+from iic_geotools.errors import OutputError, SceneError, UsageError
+from iic_geotools.files import check_folder, check_name, write_atomically
+from iic_geotools.products.areas import ClassAreas, class_areas
+from iic_geotools.products.assessment.accuracy import (
+    LEAST,
+    Estimates,
+    estimate_simple,
+    estimate_stratified,
+    most_errors,
+    usable_strata,
+)
+from iic_geotools.products.assessment.draw import SAMPLE_KEY, fingerprint
+from iic_geotools.products.assessment.figures import Assessment, ClassFigures, Design
+from iic_geotools.products.assessment.page import assessment_page
+from iic_geotools.products.assessment.samples import Samples, place_samples
+from iic_geotools.products.assessment.tables import assessment_csv, assessment_json
+from iic_geotools.scene.points import ClassPoints, read_points
+
+_LOG = logging.getLogger(__name__)
+PathLike = str | os.PathLike[str]
+REPORTS = (".html", ".json", ".csv")
+NEGLIGIBLE = 0.05
+"""Share of errors that may go without mention where no sample is wrong."""
+
+
+def assess_map(
+    map: PathLike,
+    samples: PathLike,
+    *,
+    label_field: str | None = None,
+    design: Design = "stratified",
+    reports: Sequence[PathLike] = (),
+    overwrite: bool = False,
+) -> Assessment:
+    """Say how good a map is, from places of which people have said what is there.
+
+    The places must be a random sample, such as `draw_samples` draws: clicks where somebody liked to click say little
+    about a map. The default takes the classes of the map as strata, and is right for samples that were drawn by them,
+    and for places drawn at random without strata.
+
+    Args:
+        map: The map.
+        samples: Points with a class field, in any CRS; those without a class are left out.
+        label_field: The field that holds the class; by default the only one, or one with a usual name.
+        design: "stratified", or "simple" for a simple random sample whose estimates shall not use the map's areas.
+        reports: Files to write, each .html, .json or .csv.
+        overwrite: Whether to replace files that exist.
+
+    Raises:
+        IICError: Something is wrong; the message says what, and what to do. No file is written.
+    """
+    files = [Path(file) for file in reports]
+    _check_reports(files, (Path(map), Path(samples)), overwrite)
+    if design not in get_args(Design):
+        raise UsageError(f"`design` must be {' or '.join(get_args(Design))}, not {design}.")
+    points = read_points(samples, label_field)
+    with open_map(Path(map)) as class_map:
+        check_placed(class_map)
+        placed = place_samples(points, Path(samples), class_map)
+        areas = class_areas(class_map.path, class_map.classes)
+        assessment = _assess(class_map, areas, placed, points, Path(samples), design)
+    for remark in assessment.remarks:
+        _LOG.warning("%s", remark)
+    _write_reports(assessment, files)
+    return assessment
+
+
+def _check_reports(files: Sequence[Path], inputs: Sequence[Path], overwrite: bool) -> None:
+    resolved = [file.resolve() for file in files]
+    if len(set(resolved)) < len(resolved):
+        raise UsageError("Two reports have the same name; give each a name of its own.")
+    for file in files:
+        check_name(file)
+        if file.suffix.lower() not in REPORTS:
+            raise UsageError(f"`reports` must end in {' or '.join(REPORTS)}, not {file.name}.")
+        if file.resolve() in {path.resolve() for path in inputs}:
+            raise UsageError(f"{file} is an input; give the report another name.")
+        check_folder(file)
+        if file.exists() and not overwrite:
+            raise OutputError(f"{file} exists; give another name, or `overwrite` to replace it.")
+
+
+def _assess(
+    class_map: ClassMap,
+    areas: ClassAreas,
+    placed: Samples,
+    points: ClassPoints,
+    path: Path,
+    design: Design,
+) -> Assessment:
+    counts = placed.counts(len(class_map.classes))
+    sizes = np.array([row.m2 if row.m2 is not None else row.pixels for row in areas.classes], np.float64)
+    occurring = np.flatnonzero((sizes > 0) | counts.any(0))
+    counts, sizes = counts[np.ix_(occurring, occurring)], sizes[occurring]
+    classes = [class_map.classes[index] for index in occurring]
+    usable = usable_strata(counts) & (sizes > 0)
+    if design == "simple":
+        if counts.sum() < LEAST:
+            raise SceneError(f"The samples {path} are too few: {LEAST} are the least.")
+        estimates, ground = estimate_simple(counts), float(sizes.sum())
+    else:
+        if not usable.any():
+            raise SceneError(
+                f"No class of the map has {LEAST} samples in {path}; label more, e.g. some that were drawn from it."
+            )
+        estimates, ground = estimate_stratified(counts, sizes), float(sizes[usable].sum())
+    measured = areas.method != "none"
+    total_ha = ground / 10_000 if measured else None
+    remarks = (
+        *placed.remarks,
+        *_remarks_on_origin(class_map, areas, placed, points, design),
+        *(_remarks_on_strata(classes, counts, sizes, usable) if design == "stratified" else ()),
+        *_remarks_on_certainty(classes, counts),
+    )
+    return Assessment(
+        class_map.path,
+        path,
+        design,
+        areas.method,
+        total_ha,
+        counts,
+        estimates.proportions,
+        _figures(classes, counts, sizes / 10_000 if measured else None, estimates, total_ha),
+        estimates.overall,
+        estimates.kappa,
+        estimates.mean_iou,
+        remarks,
+    )
+
+
+def _figures(
+    classes: Sequence[MapClass],
+    counts: NDArray[np.int64],
+    mapped_ha: NDArray[np.float64] | None,
+    estimates: Estimates,
+    total_ha: float | None,
+) -> tuple[ClassFigures, ...]:
+    return tuple(
+        ClassFigures(
+            name=entry.name,
+            colour=entry.colour,
+            samples=int(counts[index].sum()),
+            mapped_ha=None if mapped_ha is None else float(mapped_ha[index]),
+            users=estimates.users[index],
+            producers=estimates.producers[index],
+            f1=estimates.f1[index],
+            iou=estimates.iou[index],
+            share=estimates.shares[index],
+            area_ha=None if total_ha is None else estimates.shares[index].times(total_ha),
+        )
+        for index, entry in enumerate(classes)
+    )
+
+
+def _remarks_on_origin(
+    class_map: ClassMap, areas: ClassAreas, placed: Samples, points: ClassPoints, design: Design
+) -> tuple[str, ...]:
+    """Whether the samples can be trusted to be independent of the map."""
+    remarks = []
+    labels, drawn_from = labels_to_beware_of(class_map.tags), points.metadata.get(SAMPLE_KEY)
+    drawn_here = drawn_from == fingerprint(class_map, areas)
+    if placed.clicks:
+        remarks.append(
+            f"{placed.clicks} of {len(placed.mapped)} samples are places that the model of this map was named with: "
+            "it knows them, and looks better there than it is; assess the map with other places."
+        )
+    elif labels and not drawn_here:
+        remarks.append(
+            f"The model of this map has seen labels ({labels}): make sure that these samples are not among them."
+        )
+    if drawn_from and design == "simple":
+        remarks.append(
+            "These samples were drawn by class, and the formulas for a simple random sample are wrong for them."
+        )
+    elif drawn_from and not drawn_here:
+        remarks.append(
+            "These samples were drawn by the classes of another map, so that their weights are not those of this one; "
+            "draw samples from this map."
+        )
+    return tuple(remarks)
+
+
+def _remarks_on_strata(
+    classes: Sequence[MapClass],
+    counts: NDArray[np.int64],
+    sizes: NDArray[np.float64],
+    usable: NDArray[np.bool_],
+) -> tuple[str, ...]:
+    missing = [
+        entry.name for entry, enough, size in zip(classes, usable, sizes, strict=True) if size and not enough
+    ]
+    if not missing:
+        return ()
+    share = float(sizes[~usable].sum() / sizes.sum())
+    return (
+        f"Fewer than {LEAST} samples lie on {', '.join(missing)}, so that {100 * share:.2g} % of the map are not "
+        "assessed: all figures are about the rest.",
+    )
+
+
+def _remarks_on_certainty(classes: Sequence[MapClass], counts: NDArray[np.int64]) -> tuple[str, ...]:
+    """Where an interval of no width must not be believed."""
+    cases = []
+    for entry, row, right in zip(classes, counts, counts.diagonal(), strict=True):
+        count = int(row.sum())
+        if count >= LEAST and right == count and most_errors(count) > NEGLIGIBLE:
+            cases.append(f"up to {100 * most_errors(count):.0f} % of {entry.name} ({count} samples)")
+    if not cases:
+        return ()
+    return (f"± 0 is too narrow where no sample is wrong: {', '.join(cases)} may be wrong all the same.",)
+
+
+def _write_reports(assessment: Assessment, files: Sequence[Path]) -> None:
+    writers = {".html": assessment_page, ".json": assessment_json, ".csv": assessment_csv}
+    contents = [(file, writers[file.suffix.lower()](assessment).encode()) for file in files]
+    for file, content in contents:
+        try:
+            write_atomically(file, content)
+        except OSError as error:
+            raise OutputError(f"The report {file} cannot be written: {error}") from error

@@ -1,0 +1,346 @@
+"""What has changed between two maps: the function behind `iic-map change`."""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from iic_geotools.classmap.alignment import View, common_rect, view_on
+from iic_geotools.classmap.classes import (
+    MAX_CLASSES,
+    MAX_NAME,
+    NODATA,
+    UNSURE_NAME,
+    MapClass,
+    distinct_colours,
+    least_confidence,
+    rgb,
+)
+from iic_geotools.classmap.reading import Bytes, ClassMap, check_placed, open_map, values_by_name
+from iic_geotools.classmap.sidecars import style_path
+from iic_geotools.classmap.writing import place_files, scratch_folder, write_windows
+from iic_geotools.errors import OutputError, SceneError, UsageError
+from iic_geotools.files import check_folder, check_name
+from iic_geotools.geobox import GeoBox
+from iic_geotools.products.areas import PixelAreas
+from iic_geotools.products.transitions import Transitions, check_table, transition_table
+from iic_geotools.progress import OnProgress, Progress, silent
+from iic_geotools.scene.info import describe, open_raster
+from iic_geotools.tiling import Rect, TileGrid
+
+PathLike = str | os.PathLike[str]
+_TILE = 1024
+_LEFT_OUT = -1
+# How far the colour of a class that stays goes to white, so that changes stand out.
+_PALE = 0.7
+
+
+@dataclass(frozen=True)
+class Change:
+    """A change map that was written.
+
+    Attributes:
+        map: The map.
+        classes: Its classes: what stayed, in the order of the legend, then what changed, the largest first.
+        transitions: The areas of all changes.
+    """
+
+    map: Path
+    classes: tuple[MapClass, ...]
+    transitions: Transitions
+
+    def sentence(self) -> str:
+        """Say the result in one line."""
+        total = float(self.transitions.hectares.sum())
+        share = self.transitions.changed_share
+        return f"{self.map}: {100 * share:.2f} % of {total:,.1f} ha have another class than before"
+
+
+def change_map(
+    before: PathLike,
+    after: PathLike,
+    out: PathLike,
+    *,
+    tables: Sequence[PathLike] = (),
+    like: PathLike | None = None,
+    skip_unsure: bool = False,
+    before_confidence: PathLike | None = None,
+    after_confidence: PathLike | None = None,
+    min_confidence: float = 0.0,
+    overwrite: bool = False,
+    progress: OnProgress = silent,
+) -> Change:
+    """Compare two maps with the same classes: a map of what became what, and the area of each change.
+
+    The maps may have different grids, extents and reference systems. They are compared where both lie, on the grid of
+    the one with the smaller pixels; each pixel takes the class under its centre. Pixels without data in either map are
+    left out.
+
+    Args:
+        before: The earlier map.
+        after: The later map; its classes have the same names, in any order.
+        out: The change map, .tif; its classes are the pairs that occur, such as "forest to town".
+        tables: Files for the areas of all changes, gains and losses, each .csv or .json.
+        like: A raster whose grid the maps are compared on instead.
+        skip_unsure: Whether to leave out pixels of the class "unsure" in either map.
+        before_confidence: The confidence map of the earlier map.
+        after_confidence: The confidence map of the later map.
+        min_confidence: Pixels whose confidence is below this probability, 0 to 1, are left out.
+        overwrite: Whether to replace files that exist.
+        progress: Called with reports of how far the work is.
+
+    Raises:
+        IICError: Something is wrong; the message says what, and what to do. No file is written.
+    """
+    target, files = Path(out), [Path(file) for file in tables]
+    confidences = [None if file is None else Path(file) for file in (before_confidence, after_confidence)]
+    inputs = [Path(before), Path(after), *(file for file in confidences if file is not None)]
+    inputs += [] if like is None else [Path(like)]
+    _check_outputs(target, files, inputs, overwrite)
+    _check_confidence(min_confidence, confidences)
+    with ExitStack() as stack:
+        maps = [stack.enter_context(open_map(Path(path))) for path in (before, after)]
+        names = _legend(maps[0], maps[1], skip_unsure)
+        grid = _choose_grid(maps, None if like is None else Path(like))
+        comparison = _Comparison(
+            grid,
+            [stack.enter_context(view_on(one.dataset, grid, len(one.classes), one.path)) for one in maps],
+            [_indices(one, names) for one in maps],
+            [
+                None if file is None else stack.enter_context(_view_confidence(file, one, grid))
+                for file, one in zip(confidences, maps, strict=True)
+            ],
+            least_confidence(min_confidence),
+        )
+        transitions, present = _measure(comparison, names, progress)
+        classes, lookup = _pair_classes(transitions, names, present, maps[0])
+        folder = stack.enter_context(scratch_folder(target))
+        moves = write_windows(
+            target,
+            folder,
+            grid,
+            _coded_windows(comparison, lookup, progress),
+            classes=classes,
+            tags={"IIC_CHANGE_BEFORE": Path(before).name, "IIC_CHANGE_AFTER": Path(after).name},
+        )
+        for number, file in enumerate(files):
+            text = folder / f"table{number}{file.suffix}"
+            text.write_text(transition_table(transitions, file.suffix), encoding="utf-8")
+            moves.insert(0, (text, file))
+        place_files(moves)
+    return Change(target, classes, transitions)
+
+
+def _check_outputs(out: Path, tables: Sequence[Path], inputs: Sequence[Path], overwrite: bool) -> None:
+    check_name(out)
+    if out.suffix.lower() not in (".tif", ".tiff"):
+        raise UsageError(f"`out` must end in .tif or .tiff, not {out.name}.")
+    files = [out, *tables]
+    if len({file.resolve() for file in files}) < len(files):
+        raise UsageError("Two outputs have the same name; give each a name of its own.")
+    for file in tables:
+        check_name(file)
+        check_table(file)
+    for file in files:
+        if file.resolve() in {path.resolve() for path in inputs}:
+            raise UsageError(f"{file} is an input; give the output another name.")
+        check_folder(file)
+    for file in (*files, style_path(out)):
+        if file.exists() and not overwrite:
+            raise OutputError(f"{file} exists; give another name, or `overwrite` to replace it.")
+
+
+def _check_confidence(min_confidence: float, confidences: Sequence[Path | None]) -> None:
+    if not 0 <= min_confidence <= 1:
+        raise UsageError(f"`min_confidence` must be between 0 and 1, not {min_confidence:g}.")
+    if (min_confidence > 0) != any(file is not None for file in confidences):
+        raise UsageError(
+            "`min_confidence` needs `before_confidence` or `after_confidence`, and they need it: give both or neither."
+        )
+
+
+def _legend(before: ClassMap, after: ClassMap, skip_unsure: bool) -> list[str]:
+    """The names of classes that are compared.
+
+    Raises:
+        SceneError: The maps have no CRS or different classes.
+        UsageError: There is no class of unsure pixels to leave out.
+    """
+    for one in (before, after):
+        check_placed(one)
+        values_by_name(one)
+    legends = [{name for name in one.names if name != UNSURE_NAME} for one in (before, after)]
+    if legends[0] != legends[1]:
+        only = sorted(legends[0] ^ legends[1])[0]
+        raise SceneError(
+            f"The maps have different classes: {only} is in one of {before.path} and {after.path} only; give maps of "
+            "one legend, e.g. after iic-model rename."
+        )
+    names = list(dict.fromkeys([*before.names, *after.names]))
+    if skip_unsure and UNSURE_NAME not in names:
+        raise UsageError(f"Neither map has a class {UNSURE_NAME}; leave out `skip_unsure`.")
+    return [name for name in names if not (skip_unsure and name == UNSURE_NAME)]
+
+
+def _indices(one: ClassMap, names: Sequence[str]) -> NDArray[np.int32]:
+    """For each value of a map the number of its class in `names`; `_LEFT_OUT` for what does not count."""
+    table = np.full(NODATA + 1, _LEFT_OUT, np.int32)
+    for value, name in enumerate(one.names):
+        if name in names:
+            table[value] = names.index(name)
+    return table
+
+
+def _choose_grid(maps: Sequence[ClassMap], like: Path | None) -> GeoBox:
+    """The grid of comparison, cut to where both maps lie."""
+    grids = [one.grid for one in maps]
+    if like is not None:
+        grid = describe(str(like)).grid
+        if grid.crs is None:
+            raise SceneError(
+                f"{like} has no CRS, so that its grid has no place; give another raster as `like`."
+            )
+        rect = common_rect(grid, (grids[0], grids[1]))
+    else:
+        sizes = [one.pixel_side or np.inf for one in grids]
+        # Rounding: two maps of one grid must not swap roles by the last digit.
+        finer = int(sizes[1] < sizes[0] * (1 - 1e-9))
+        grid = grids[finer]
+        rect = common_rect(grid, (grids[1 - finer],))
+    if rect.empty:
+        raise SceneError(
+            f"The maps {maps[0].path} and {maps[1].path} do not overlap; give maps of one place."
+        )
+    if grid.area_method == "none":
+        raise SceneError(
+            "The grid of comparison does not tell areas; give one in metres or degrees as `like`."
+        )
+    return grid.crop(rect)
+
+
+@contextmanager
+def _view_confidence(file: Path, one: ClassMap, grid: GeoBox) -> Iterator[View]:
+    """View the confidence of a map on the grid of comparison."""
+    with open_raster(str(file)) as dataset:
+        same = dataset.shape == one.dataset.shape and GeoBox.of(dataset).same_place(one.grid)
+        if dataset.count != 1 or dataset.dtypes[0] != "uint8" or not same:
+            raise SceneError(
+                f"{file} is not the confidence of {one.path}: it must have one band of uint8 on the same grid."
+            )
+        with view_on(dataset, grid, NODATA, file) as view:
+            yield view
+
+
+@dataclass(frozen=True, eq=False)
+class _Comparison:
+    """Two maps on one grid, and what counts."""
+
+    grid: GeoBox
+    views: Sequence[View]
+    indices: Sequence[NDArray[np.int32]]
+    confidences: Sequence[View | None]
+    least: int
+
+    def read(self, rect: Rect) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """Numbers of the classes before and after, both `_LEFT_OUT` where one of them does not count."""
+        before, after = (table[view.read(rect)] for view, table in zip(self.views, self.indices, strict=True))
+        left_out = (before == _LEFT_OUT) | (after == _LEFT_OUT)
+        for view in self.confidences:
+            if view is not None:
+                left_out |= view.read(rect) < self.least
+        return np.where(left_out, _LEFT_OUT, before), np.where(left_out, _LEFT_OUT, after)
+
+    def windows(self) -> TileGrid:
+        """The windows that the grid is read in."""
+        return TileGrid(self.grid.width, self.grid.height, _TILE, halo=0, stride=1)
+
+
+def _measure(
+    comparison: _Comparison, names: Sequence[str], progress: OnProgress
+) -> tuple[Transitions, NDArray[np.int64]]:
+    """Areas of all pairs of classes that occur, and the numbers of these classes."""
+    count = len(names)
+    pixels, areas = np.zeros(count * count, np.int64), np.zeros(count * count)
+    left_out = 0.0
+    measure = PixelAreas(comparison.grid)
+    windows = comparison.windows()
+    for done, tile in enumerate(windows):
+        progress(Progress("compare", done, len(windows)))
+        before, after = comparison.read(tile.core)
+        valid = before != _LEFT_OUT
+        pixel_areas = np.broadcast_to(measure.of(tile.core), valid.shape)
+        pairs = before[valid] * count + after[valid]
+        pixels += np.bincount(pairs, minlength=count * count)
+        areas += np.bincount(pairs, pixel_areas[valid], minlength=count * count)
+        left_out += float(pixel_areas[~valid].sum())
+    progress(Progress("compare", len(windows), len(windows)))
+    if not pixels.any():
+        raise SceneError(
+            "The maps have no pixel with data in common; give maps of one place, or leave out less."
+        )
+    matrix, hectares = pixels.reshape(count, count), areas.reshape(count, count) / 10_000
+    present = np.flatnonzero(matrix.any(0) | matrix.any(1))
+    square = np.ix_(present, present)
+    occurring = tuple(names[index] for index in present.tolist())
+    transitions = Transitions(occurring, hectares[square], matrix[square], left_out / 10_000, measure.method)
+    return transitions, present
+
+
+def _pair_classes(
+    transitions: Transitions, names: Sequence[str], present: NDArray[np.int64], before: ClassMap
+) -> tuple[tuple[MapClass, ...], Bytes]:
+    """The classes of the change map, and a table `[before, after]` from numbers of classes to its values.
+
+    Raises:
+        SceneError: There are more than a map can hold.
+    """
+    pixels = transitions.pixels
+    stayed = [(index, index) for index in range(len(pixels)) if pixels[index, index]]
+    changed = [(int(i), int(j)) for i, j in np.argwhere(pixels) if i != j]
+    changed.sort(key=lambda pair: -transitions.hectares[pair])
+    pairs = [*stayed, *changed]
+    if len(pairs) > MAX_CLASSES:
+        raise SceneError(
+            f"{len(pairs)} pairs of classes occur in the maps, and a map holds {MAX_CLASSES}; merge classes of both "
+            "maps first, e.g. with iic-model rename."
+        )
+    own = {entry.name: entry.colour for entry in before.classes}
+    fallback = distinct_colours(len(names))
+    palette = iter(distinct_colours(len(changed)))
+    classes = []
+    lookup = np.full((len(names), len(names)), NODATA, np.uint8)
+    for value, (i, j) in enumerate(pairs):
+        lookup[present[i], present[j]] = value
+        name, other = transitions.names[i], transitions.names[j]
+        if i == j:
+            colour = own.get(name, fallback[present[i]])
+            classes.append(MapClass(_cut(f"{name} stays", MAX_NAME), _pale(colour)))
+        else:
+            half = (MAX_NAME - 4) // 2
+            classes.append(MapClass(f"{_cut(name, half)} to {_cut(other, half)}", next(palette)))
+    return tuple(classes), lookup
+
+
+def _cut(text: str, longest: int) -> str:
+    return text if len(text) <= longest else f"{text[: longest - 1]}…"
+
+
+def _pale(colour: str) -> str:
+    red, green, blue = (round(part + (255 - part) * _PALE) for part in rgb(colour))
+    return f"#{red:02x}{green:02x}{blue:02x}"
+
+
+def _coded_windows(
+    comparison: _Comparison, lookup: Bytes, progress: OnProgress
+) -> Iterator[tuple[Rect, Bytes]]:
+    """The windows of the change map."""
+    windows = comparison.windows()
+    for done, tile in enumerate(windows):
+        progress(Progress("write", done, len(windows)))
+        before, after = comparison.read(tile.core)
+        yield tile.core, np.where(before == _LEFT_OUT, np.uint8(NODATA), lookup[before, after])
+    progress(Progress("write", len(windows), len(windows)))

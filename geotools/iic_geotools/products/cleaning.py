@@ -1,0 +1,354 @@
+"""Cleaning maps: majority smoothing, then a minimum mapping unit, tile by tile and exactly as on the whole map.
+
+Each step (`majority`, `sieve`) is a function that gives the pixels of any rectangle as they are after the step was
+applied to the whole map; it reads around the rectangle what it needs for that. So the result does not depend on tiles.
+The tiles of a step are files, and the next step reads them as one raster: memory holds one tile and what lies around
+it, whatever the size of the map.
+"""
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Protocol
+from warnings import catch_warnings, simplefilter
+
+import numpy as np
+import rasterio
+from rasterio.enums import ColorInterp
+from rasterio.errors import NotGeoreferencedWarning, RasterioError
+from rasterio.windows import Window
+
+from iic_geotools.classmap.classes import NODATA
+from iic_geotools.classmap.cog import (
+    BLOCK,
+    OPEN_PARTS,
+    assemble,
+    creation_options,
+    part_profile,
+)
+from iic_geotools.classmap.overviews import NOWHERE, Level, stored_blocks, touched_blocks
+from iic_geotools.classmap.provenance import FINGERPRINT_TAG
+from iic_geotools.classmap.reading import ClassMap, open_map
+from iic_geotools.classmap.sidecars import map_style, sidecar_path, style_path
+from iic_geotools.classmap.vrt import write_vrt
+from iic_geotools.classmap.writing import place_files, scratch_folder
+from iic_geotools.errors import OutputError, SceneError, UsageError
+from iic_geotools.files import check_folder, check_name
+from iic_geotools.gdal import gdal_errors
+from iic_geotools.geobox import GeoBox
+from iic_geotools.products.majority import MAX_RADIUS, Majority
+from iic_geotools.products.patches import Bytes, Read
+from iic_geotools.products.sieve import Sieve
+from iic_geotools.progress import OnProgress, Progress, silent
+from iic_geotools.scene.info import cause, open_raster
+from iic_geotools.tiling import Rect
+
+TILE = 1024
+"""Side in pixels of the tiles that are cleaned at once."""
+MAX_SIEVE = 250_000
+"""The most pixels of a patch that may be too small: a tile must see such patches whole, and what is around them."""
+IN_MEMORY = 25_000_000
+"""Maps of so many pixels may be sieved with any area."""
+MAP_SUFFIXES = (".tif", ".tiff")
+
+Parts = list[tuple[Path, Rect]]
+"""One-band GeoTIFF files of bytes, and the rectangle of the map that each of them covers."""
+Stage = Callable[[Read, Rect], Bytes]
+
+
+class TileStore(Protocol):
+    """Where the tiles of a step are kept, each complete or absent."""
+
+    def has(self, index: int) -> bool:
+        """Whether a tile is there already."""
+
+    def write(self, index: int, pixels: Bytes) -> None:
+        """Keep a tile."""
+
+    def file(self, index: int) -> Path:
+        """The file of a tile, whether it exists or not."""
+
+
+@dataclass(frozen=True)
+class Cleaning:
+    """How a map is cleaned.
+
+    Attributes:
+        sieve: The area in square metres of the smallest patch that stays; 0 for any.
+        majority: The radius in pixels of majority smoothing, which comes first; 0 for none.
+        keep_islands: Whether patches that are too small and have no neighbour stay; if not, they become nodata.
+    """
+
+    sieve: float = 0.0
+    majority: int = 0
+    keep_islands: bool = True
+
+    def __bool__(self) -> bool:
+        return self.sieve > 0 or self.majority > 0
+
+    def check(self, grid: GeoBox) -> None:
+        """Refuse what cannot be done with a map, before any work.
+
+        Raises:
+            UsageError: A number cannot be right, or areas cannot be known.
+        """
+        check_sieve("sieve", self.sieve, grid)
+        if not 0 <= self.majority <= MAX_RADIUS:
+            raise UsageError(f"`majority` must be 0 to {MAX_RADIUS} pixels, not {self.majority}.")
+
+    def stages(self, grid: GeoBox) -> dict[str, Stage]:
+        """The steps by name, in order."""
+        stages: dict[str, Stage] = {}
+        if self.majority:
+            stages["majority"] = Majority(self.majority, Rect(0, 0, grid.width, grid.height))
+        if self.sieve:
+            stages["sieve"] = Sieve(self.sieve, grid, self.keep_islands)
+        return stages
+
+    @property
+    def digest(self) -> str:
+        """A short name of this way of cleaning."""
+        return sha256(repr(self).encode()).hexdigest()[:12]
+
+    @property
+    def tags(self) -> dict[str, str]:
+        """Metadata of a map that was cleaned so."""
+        tags = {"IIC_MAJORITY": f"{self.majority} px", "IIC_SIEVE": f"{self.sieve:g} m2"}
+        return {key: text for key, text in tags.items() if not text.startswith("0 ")}
+
+
+def check_sieve(name: str, area: float, grid: GeoBox) -> None:
+    """Refuse an area that a map cannot be sieved with.
+
+    Args:
+        name: Name of the argument that holds it.
+        area: The area in square metres.
+        grid: The grid of the map.
+
+    Raises:
+        UsageError: It is not an area, or too large, or the map does not tell how large its pixels are.
+    """
+    if not 0 <= area < math.inf:
+        raise UsageError(f"`{name}` must be 0 or more square metres, not {area:g}.")
+    if area and grid.area_method == "none":
+        raise UsageError(f"`{name}` is in square metres, and this map has no reference system: leave it out.")
+    pixels = area / (grid.pixel_side or math.inf) ** 2
+    if pixels > MAX_SIEVE and grid.width * grid.height > IN_MEMORY:
+        raise UsageError(
+            f"`{name}` of {area:g} square metres is {pixels:.3g} pixels of this map, and {MAX_SIEVE:,} are the most: "
+            "patches of that size belong on a map of larger pixels."
+        )
+
+
+@dataclass(frozen=True)
+class CleanedMap:
+    """What cleaning a map did.
+
+    Attributes:
+        map: The new map.
+        pixels: Number of its pixels.
+        seconds: How long it took.
+    """
+
+    map: Path
+    pixels: int
+    seconds: float
+
+    def sentence(self) -> str:
+        """Describe it in one line."""
+        speed = self.pixels / 1e6 / max(self.seconds, 1e-9)
+        return f"{self.map}: {self.pixels / 1e6:.2f} Mpx cleaned in {self.seconds:.1f} s ({speed:.2f} Mpx/s)"
+
+
+def clean_map(
+    map: str | Path,
+    out: str | Path,
+    *,
+    sieve: float = 0.0,
+    majority: int = 0,
+    co: Mapping[str, str] | None = None,
+    overwrite: bool = False,
+    progress: OnProgress = silent,
+) -> CleanedMap:
+    """Clean a map of any size: majority smoothing first, then a minimum mapping unit.
+
+    Grid, classes, colours and metadata are kept, and so are pixels without data. The result does not depend on tiles,
+    and memory does not depend on the size of the map.
+
+    Args:
+        map: The map: one band of bytes in which 255 is nodata.
+        out: The clean map, .tif, a Cloud-Optimised GeoTIFF.
+        sieve: The area in square metres of the smallest patch that stays; a smaller one takes the class that it has
+            the longest border with.
+        majority: Each pixel takes the most common class of the square that reaches this many pixels in each direction.
+        co: Creation options of GDAL's COG driver.
+        overwrite: Whether to replace files that exist.
+        progress: Called with reports of how far the work is.
+
+    Returns:
+        What was done.
+
+    Raises:
+        IICError: Something is wrong; the message says what, and what to do. No file is written.
+    """
+    begun = time.monotonic()
+    source, target, cleaning = Path(map), Path(out), Cleaning(sieve, majority)
+    creation = creation_options(co or {})
+    _check_output(source, target, overwrite)
+    with open_map(source) as class_map:
+        _check_legend(class_map)
+        cleaning.check(class_map.grid)
+        if not cleaning:
+            raise UsageError("There is nothing to do: give `sieve`, `majority` or both.")
+        with scratch_folder(target) as folder:
+            parts = clean_file(source, class_map.dataset, cleaning, folder, progress)
+            written, style = folder / f"map{target.suffix.lower()}", folder / "map.qml"
+            tags = {
+                key: text for key, text in class_map.tags.items() if key != FINGERPRINT_TAG
+            } | cleaning.tags
+            classes = class_map.classes
+            assemble(parts, written, class_map.grid, classes=classes, tags=tags, options=creation)
+            style.write_bytes(map_style(classes))
+            place_files(
+                [
+                    (sidecar_path(written), sidecar_path(target)),
+                    (style, style_path(target)),
+                    (written, target),
+                ]
+            )
+    return CleanedMap(target, class_map.grid.width * class_map.grid.height, time.monotonic() - begun)
+
+
+def _check_legend(class_map: ClassMap) -> None:
+    """Refuse a raster of bytes that is something else than a map, e.g. confidence."""
+    if not class_map.has_names and class_map.dataset.colorinterp[0] != ColorInterp.palette:
+        raise SceneError(
+            f"{class_map.path} has neither names of classes nor a colour table, so it is not a map of classes; give a "
+            "map, together with its .aux.xml file."
+        )
+
+
+def _check_output(source: Path, out: Path, overwrite: bool) -> None:
+    check_name(out)
+    if out.suffix.lower() not in MAP_SUFFIXES:
+        raise UsageError(f"`out` must end in {' or '.join(MAP_SUFFIXES)}, not {out.name}.")
+    if out.resolve() == source.resolve():
+        raise UsageError(f"{out} is the map itself; give the clean map another name.")
+    check_folder(out)
+    for file in (out, style_path(out)):
+        if file.exists() and not overwrite:
+            raise OutputError(f"{file} exists; give another name, or `overwrite` to replace it.")
+
+
+def clean_file(
+    path: Path, dataset: Any, cleaning: Cleaning, folder: Path, progress: OnProgress = silent
+) -> Parts:
+    """Clean a map, into files in a folder.
+
+    Args:
+        path: Path of the map.
+        dataset: The same map, open.
+        cleaning: How it is cleaned.
+        folder: The folder.
+        progress: Called with the pixels done so far.
+
+    Returns:
+        The parts of the clean map; where there is none, the map holds no data.
+    """
+    grid = GeoBox.of(dataset)
+    stored, (high, wide) = stored_blocks(dataset, path)
+    rects = (Rect(int(col) * wide, int(row) * high, wide, high) for row, col in np.argwhere(stored))
+    touched = touched_blocks(rects, grid.width, grid.height, TILE)
+    level = Level(path, grid.width, grid.height, TILE, touched)
+    return clean_tiles(level, grid, cleaning, lambda name: _TileFiles(folder, name), folder, progress)
+
+
+def clean_tiles(
+    level: Level,
+    grid: GeoBox,
+    cleaning: Cleaning,
+    store: Callable[[str], TileStore],
+    folder: Path,
+    progress: OnProgress = silent,
+) -> Parts:
+    """Clean a map tile by tile. Tiles that are in their store already are not computed again.
+
+    Args:
+        level: The map, with blocks of the size of a tile.
+        grid: Its grid.
+        cleaning: How it is cleaned.
+        store: Gives the store of each step, by the step's name.
+        folder: A folder for virtual rasters.
+        progress: Called with the pixels done so far.
+
+    Returns:
+        The parts of the clean map; where there is none, the map holds no data.
+    """
+    stages = cleaning.stages(grid)
+    total = len(stages) * sum(window.width * window.height for _, _, window in level.windows())
+    parts: Parts = []
+    done = 0
+    for name, stage in stages.items():
+        tiles = store(name)
+        parts = []
+        with rasterio.Env(GDAL_MAX_DATASET_POOL_SIZE=OPEN_PARTS), _reader(level) as read:
+            for index, core in _cores(level):
+                if not (read(core) == NODATA).all():
+                    if not tiles.has(index):
+                        tiles.write(index, stage(read, core))
+                    parts.append((tiles.file(index), core))
+                done += core.area
+                progress(Progress("clean", done, total, unit="px"))
+        level = as_level(parts, grid, folder / f"{name}.vrt")
+    return parts
+
+
+def as_level(parts: Parts, grid: GeoBox, path: Path) -> Level:
+    """Parts of a map as one raster, a virtual one that is written to `path`, with blocks of the size of a tile."""
+    write_vrt(path, GeoBox(grid.width, grid.height, NOWHERE), parts, block=BLOCK)
+    touched = touched_blocks((rect for _, rect in parts), grid.width, grid.height, TILE)
+    return Level(path, grid.width, grid.height, TILE, touched)
+
+
+def _cores(level: Level) -> Iterator[tuple[int, Rect]]:
+    """Index and pixels of each tile that may hold data."""
+    across = level.touched.shape[1]
+    for row, col, window in level.windows():
+        yield row * across + col, Rect(window.col_off, window.row_off, window.width, window.height)
+
+
+@contextmanager
+def _reader(level: Level) -> Iterator[Read]:
+    """Yield a function that reads rectangles of a raster."""
+    with open_raster(str(level.path)) as dataset:
+        yield lambda rect: dataset.read(1, window=Window(rect.col, rect.row, rect.width, rect.height))
+
+
+@dataclass(frozen=True)
+class _TileFiles:
+    """Tiles as plain files: all of them are computed."""
+
+    folder: Path
+    name: str
+
+    def has(self, index: int) -> bool:
+        return False
+
+    def file(self, index: int) -> Path:
+        return self.folder / f"{self.name}-{index:06d}.tif"
+
+    def write(self, index: int, pixels: Bytes) -> None:
+        height, width = pixels.shape
+        try:
+            with catch_warnings(), gdal_errors():
+                simplefilter("ignore", NotGeoreferencedWarning)
+                with rasterio.open(self.file(index), "w", **part_profile(width, height)) as dataset:
+                    dataset.write(pixels, 1)
+        except RasterioError as error:
+            raise OutputError(
+                f"{self.file(index)} cannot be written ({cause(error)}); make room first."
+            ) from error

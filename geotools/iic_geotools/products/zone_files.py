@@ -1,0 +1,220 @@
+"""Polygons that statistics are asked for: read from any vector file, written with their areas."""
+
+import csv
+import io
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rasterio.crs import CRS
+from rasterio.errors import CRSError, RasterioError
+
+from iic_geotools.errors import OutputError, SceneError
+from iic_geotools.files import replacement, write_atomically
+from iic_geotools.gdal import gdal_errors
+from iic_geotools.geobox import GeoBox
+from iic_geotools.packages import pyogrio, shapely
+from iic_geotools.products.areas import plain_cell
+from iic_geotools.scene.points import to_pixels
+from iic_geotools.scene.region import MOST_POINTS, boxes_around, polygon_parts, reproject_polygons, subdivide
+from iic_geotools.scene.vectors import Shapes, read_shapes
+
+ZONE, METHOD = "zone", "method"
+"""Names of the fields with the number of a polygon in its file, and with how areas were measured."""
+
+
+def zone_suffixes() -> tuple[str, ...]:
+    """Suffixes of the files that statistics of polygons are written to."""
+    return (".csv", ".gpkg")
+
+
+def check_zones(path: Path, grid: GeoBox) -> None:
+    """Check before any work that statistics of polygons can be made on a grid.
+
+    Args:
+        path: The polygons.
+        grid: Grid of the map.
+
+    Raises:
+        SceneError: The grid does not tell areas, or the polygons cannot be read or lie elsewhere.
+    """
+    check_areas(grid)
+    read_zones(path, grid)
+
+
+def check_areas(grid: GeoBox) -> None:
+    """Refuse a grid that does not tell areas.
+
+    Raises:
+        SceneError: It has no CRS, or one whose units are no lengths.
+    """
+    if grid.area_method == "none":
+        raise SceneError(
+            "The map has no CRS that tells areas, which statistics of zones need; set it, or warp the map to another."
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Zones:
+    """Polygons of a file, and where they lie on a grid.
+
+    Attributes:
+        shapes: The polygons as they are in the file, with all their fields.
+        pieces: Polygons in pixels of the grid, those of one zone after the other, none with many points.
+        owners: For each piece the index of the zone that it belongs to.
+        pixels: Area of each zone in pixels; 0 for one that lies elsewhere.
+    """
+
+    shapes: Shapes
+    pieces: NDArray[Any]
+    owners: NDArray[np.int64]
+    pixels: NDArray[np.float64]
+
+    def __len__(self) -> int:
+        return len(self.shapes.numbers)
+
+
+def read_zones(path: Path, grid: GeoBox) -> Zones:
+    """Read the polygons of a vector file and bring them onto a grid.
+
+    Args:
+        path: Path of the file, of any format that GDAL opens; the first layer is read.
+        grid: The grid, which has a CRS.
+
+    Raises:
+        SceneError: The file cannot be read, has no CRS or no polygon, or none that meets the grid.
+        MissingPackageError: Vector files cannot be read here.
+    """
+    shapes = _read(path)
+    valid = shapely.make_valid(shapes.geometries)
+    try:
+        with gdal_errors():
+            source = CRS.from_user_input(shapes.crs)
+            near = _near(valid, source, grid)
+            if source != grid.crs:
+                valid = valid.copy()
+                valid[near] = reproject_polygons(valid[near], source, grid.crs)
+    except (CRSError, RasterioError, shapely.GEOSException) as error:
+        raise SceneError(f"The zones {path} cannot be brought to the CRS of the map ({error}).") from error
+    if not np.isfinite(shapely.bounds(valid[near])).all():
+        raise SceneError(f"The zones {path} reach beyond the domain of the map's CRS; cut them to the map.")
+    pieces, owners = _pieces(valid, near, grid)
+    inside = shapely.box(0, 0, grid.width, grid.height)
+    if not (shapely.intersects(pieces, inside) & ~shapely.touches(pieces, inside)).any():
+        raise SceneError(f"The zones {path} lie outside the map; give those of the same place.")
+    pixels = np.asarray(np.bincount(owners, shapely.area(pieces), len(valid)), np.float64)
+    return Zones(shapes, pieces, owners, pixels)
+
+
+def _read(path: Path) -> Shapes:
+    shapes = read_shapes(path, "The zones", None, keep_empty=True)
+    if not len(shapes.geometries):
+        raise SceneError(f"The zones {path} are empty; give a file with polygons.")
+    if shapes.crs is None:
+        raise SceneError(f"The zones {path} have no CRS, so that they have no place; save them with one.")
+    if shapely.area(shapes.geometries).sum() == 0:
+        raise SceneError(f"The zones {path} hold no polygon with an area: points and lines have none.")
+    return shapes
+
+
+def _near(shapes: NDArray[Any], source: CRS, grid: GeoBox) -> NDArray[np.int64]:
+    """Indices of the shapes near a grid: a projection need not be defined on the other side of the earth."""
+    boxes = boxes_around(grid.extent, grid.crs, source)
+    if not boxes:
+        return np.flatnonzero(~shapely.is_empty(shapes))
+    return np.flatnonzero(np.any([shapely.intersects(shapes, box) for box in boxes], axis=0))
+
+
+def _pieces(
+    shapes: NDArray[Any], near: NDArray[np.int64], grid: GeoBox
+) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """The polygons of the shapes near a grid, in its pixels, and the index of the shape of each."""
+    pieces: list[Any] = []
+    owners: list[int] = []
+    for index in near.tolist():
+        parts = shapely.transform(
+            polygon_parts(shapes[index : index + 1]),
+            lambda points: np.column_stack(to_pixels(points[:, 0], points[:, 1], grid)),
+        )
+        if (shapely.get_num_coordinates(parts) > MOST_POINTS).any():
+            parts = subdivide(parts)
+        pieces += list(parts)
+        owners += [index] * len(parts)
+    return np.array(pieces, object), np.array(owners, np.int64)
+
+
+def write_zones(out: Path, zones: Zones, columns: dict[str, NDArray[np.float64]], method: str) -> None:
+    """Write polygons with their fields and areas.
+
+    Args:
+        out: The file, .csv or .gpkg.
+        zones: The polygons.
+        columns: Figures of each polygon by name of the field.
+        method: How areas were measured.
+
+    Raises:
+        OutputError: The file cannot be written.
+    """
+    figures = {ZONE: zones.shapes.numbers, **{key: _rounded(values) for key, values in columns.items()}}
+    figures[METHOD] = np.array([method] * len(zones), object)
+    taken = {name.lower() for name in figures}
+    fields = {
+        name: values for name, values in zones.shapes.fields.items() if name.lower() not in {*taken, "fid"}
+    }
+    content = _distinct({**fields, **figures})
+    try:
+        if out.suffix.lower() == ".csv":
+            write_atomically(out, _as_csv(content).encode())
+        else:
+            _write_package(out, zones, content)
+    except (OSError, RuntimeError) as error:
+        raise OutputError(f"The statistics {out} cannot be written: {error}") from error
+
+
+def _rounded(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Numbers as they are written: no map is accurate to more than ten digits."""
+    return np.array([float(f"{value:.10g}") for value in values])
+
+
+def _distinct(fields: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """The same fields, with names that differ also where case does not count, as in a GeoPackage."""
+    distinct: dict[str, NDArray[Any]] = {}
+    taken: set[str] = set()
+    for name, values in fields.items():
+        candidate, number = name, 2
+        while candidate.lower() in taken:
+            candidate, number = f"{name}_{number}", number + 1
+        taken.add(candidate.lower())
+        distinct[candidate] = values
+    return distinct
+
+
+def _as_csv(content: dict[str, NDArray[Any]]) -> str:
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow([plain_cell(name) for name in content])
+    for row in zip(*(values.tolist() for values in content.values()), strict=True):
+        writer.writerow([plain_cell(cell) if isinstance(cell, str) else cell for cell in row])
+    return buffer.getvalue()
+
+
+def _write_package(out: Path, zones: Zones, content: dict[str, NDArray[Any]]) -> None:
+    kinds = set(shapely.get_type_id(zones.shapes.geometries).tolist())
+    polygon, many = int(shapely.GeometryType.POLYGON), int(shapely.GeometryType.MULTIPOLYGON)
+    geometry_type = (
+        "Polygon" if kinds == {polygon} else "MultiPolygon" if kinds <= {polygon, many} else "Unknown"
+    )
+    with replacement(out) as temporary:
+        pyogrio.raw.write(
+            temporary,
+            shapely.to_wkb(zones.shapes.geometries),
+            list(content.values()),
+            list(content),
+            geometry_type=geometry_type,
+            promote_to_multi=geometry_type == "MultiPolygon",
+            crs=zones.shapes.crs,
+            layer=out.stem,
+            driver="GPKG",
+        )

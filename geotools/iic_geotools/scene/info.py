@@ -1,0 +1,188 @@
+"""What a raster says about itself, before any pixel is read."""
+
+import math
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from warnings import catch_warnings, simplefilter
+
+import rasterio
+from rasterio.errors import NotGeoreferencedWarning, RasterioError
+
+from iic_geotools.errors import SceneError
+from iic_geotools.files import is_utf8
+from iic_geotools.gdal import network_options
+from iic_geotools.geobox import GeoBox, places_pixels
+from iic_geotools.scene.masks import MaskKind, interpretations, mask_kinds, mask_sources
+from iic_geotools.scene.radiometry import Radiometry, read_radiometry
+from iic_geotools.scene.sources import identify_sources
+
+
+@dataclass(frozen=True)
+class SceneInfo:
+    """The description of a raster; bands are counted from 1.
+
+    Attributes:
+        path: Path or address of the raster, as it was given, or the text of a virtual raster.
+        grid: Its pixels and their place on the ground.
+        descriptions: Descriptions of the bands, as far as they have any.
+        interpretations: Colour interpretations of the bands, e.g. "red" or "undefined".
+        dtypes: Data types of the bands.
+        nodatavals: Nodata values of the bands, as far as they have any.
+        masks: What masks each of the bands, apart from nodata.
+        files: The files that the raster consists of.
+        block: Height and width of the blocks of the first band.
+        radiometry: How it says that its values become reflectance, if it says so.
+        name: What it is called, if not by its path.
+        mask_given: Whether its mask is one that the user gave, which counts whatever the nodata value is.
+    """
+
+    path: str
+    grid: GeoBox
+    descriptions: tuple[str | None, ...]
+    interpretations: tuple[str, ...]
+    dtypes: tuple[str, ...]
+    nodatavals: tuple[float | None, ...]
+    masks: tuple[MaskKind, ...]
+    files: tuple[str, ...]
+    block: tuple[int, int]
+    radiometry: Radiometry | None = None
+    name: str = ""
+    mask_given: bool = False
+
+    @property
+    def title(self) -> str:
+        """What messages call it."""
+        return self.name or self.path
+
+    @property
+    def nodata(self) -> float | None:
+        """The nodata value of the first band."""
+        return self.nodatavals[0]
+
+    def nodata_of(self, bidx: tuple[int, ...]) -> float | None:
+        """The nodata value that some bands share.
+
+        Raises:
+            SceneError: The bands have different nodata values.
+        """
+        values = {value for band in bidx if (value := self.nodatavals[band - 1]) is not None}
+        if len({"nan" if math.isnan(value) else value for value in values}) > 1:
+            raise SceneError(
+                f"The bands of {self.title} have different nodata values "
+                f"({', '.join(f'{value:g}' for value in sorted(values))}): give the right one as `nodata`."
+            )
+        return values.pop() if values else None
+
+    def dtype_of(self, bidx: tuple[int, ...]) -> str:
+        """The data type that some bands share.
+
+        Raises:
+            SceneError: The bands have different types.
+        """
+        dtypes = {self.dtypes[band - 1] for band in bidx}
+        if len(dtypes) > 1:
+            raise SceneError(
+                f"The bands of {self.title} have different types ({', '.join(sorted(dtypes))}): "
+                "convert them to one type."
+            )
+        return dtypes.pop()
+
+    def has_mask(self, bidx: tuple[int, ...]) -> bool:
+        """Whether a mask or alpha band says where some bands hold data; an alpha band among them does not."""
+        alphas = {index for index, name in enumerate(self.interpretations, 1) if name == "alpha"}
+        return bool(mask_sources(self.masks, alphas, bidx))
+
+
+def describe(path: str, name: str = "") -> SceneInfo:
+    """Describe a raster without reading its pixels.
+
+    Args:
+        path: Path or address of the raster; anything GDAL opens.
+        name: What messages call it; by default its path.
+
+    Raises:
+        SceneError: The raster is missing, is not a raster, holds values that no model takes, or is a local file that
+            refers to addresses while the network is not allowed.
+    """
+    title = name or path
+    identify_sources(path)  # refuses addresses in local files before GDAL looks at them
+    with rasterio.Env(**network_options(path)), open_raster(path, name) as dataset:
+        if dataset.count == 0:
+            raise SceneError(
+                f"{title} holds no raster band: give the name of one of its sub-datasets (see gdalinfo)."
+            )
+        if any(dtype.startswith("complex") for dtype in dataset.dtypes):
+            raise SceneError(f"{title} holds complex numbers ({dataset.dtypes[0]}): give real-valued bands.")
+        grid = GeoBox.of(dataset)
+        _check_grid(title, grid)
+        return SceneInfo(
+            path=path,
+            grid=grid,
+            descriptions=tuple(dataset.descriptions),
+            interpretations=interpretations(dataset),
+            dtypes=tuple(dataset.dtypes),
+            nodatavals=tuple(dataset.nodatavals),
+            masks=mask_kinds(dataset),
+            files=tuple(dataset.files),
+            block=dataset.block_shapes[0],
+            radiometry=read_radiometry(dataset, title),
+            name="" if name == path else name,
+        )
+
+
+def _check_grid(path: str, grid: GeoBox) -> None:
+    """Refuse a grid without pixels, or whose pixels have no place or no size."""
+    if grid.width < 1 or grid.height < 1:
+        raise SceneError(f"{path} is {grid.width} x {grid.height} pixels, and has none to map.")
+    if not places_pixels(grid.transform):
+        numbers = tuple(grid.transform)[:6]
+        raise SceneError(
+            f"{path} has a transform ({', '.join(f'{number:g}' for number in numbers)}) that gives its pixels no place "
+            "or no size; set the right one, or remove it, e.g. with gdal_edit.py -unsetgt."
+        )
+
+
+@contextmanager
+def open_raster(path: str, name: str = "") -> Iterator[Any]:
+    """Open a raster for reading, with errors that say what is wrong.
+
+    Args:
+        path: Path or address of the raster; anything GDAL opens.
+        name: What messages call it; by default its path.
+
+    Raises:
+        SceneError: The raster is missing or GDAL cannot open it.
+    """
+    if not path.strip():
+        raise SceneError("The name of the scene is empty: give the path of a raster.")
+    if not is_utf8(path):
+        raise SceneError(f"The name {path!r} is not valid UTF-8: rename the file.")
+    try:
+        with catch_warnings():
+            # A missing georeference is reported once, by the code that plans the run.
+            simplefilter("ignore", NotGeoreferencedWarning)
+            dataset = rasterio.open(path)
+    except (RasterioError, OSError) as error:
+        if "://" not in path and not path.startswith(("/vsi", "<")) and not _exists(path):
+            raise SceneError(f"There is no file {path}: check the path.") from error
+        raise SceneError(f"{name or path} is not a raster that GDAL can open ({cause(error)}).") from error
+    except ValueError as error:  # e.g. a null character in the name
+        raise SceneError(f"{path!r} cannot be the name of a raster ({error}): check the path.") from error
+    # Not `with dataset`, which ties it to this thread's GDAL environment: other threads close handles too.
+    with closing(dataset):
+        yield dataset
+
+
+def _exists(path: str) -> bool:
+    try:
+        return Path(path).exists()
+    except OSError:  # a name that is too long
+        return False
+
+
+def cause(error: BaseException) -> str:
+    """What rasterio or GDAL said, to be quoted within a sentence."""
+    return str(error.__cause__ or error).strip().rstrip(".")

@@ -1,0 +1,246 @@
+"""What a raster says about the reflectance that its values stand for: in tags of its bands, metadata or its name.
+
+Everything here is what somebody wrote down; whether it makes sense for the values is for `reflectance` to judge.
+"""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from iic_geotools.scene.rescaling import Pair, Rescale
+
+# Sentinel-2 products since processing baseline 04.00 are shifted by 1000, so that no value is negative.
+_S2_QUANTIFICATION, _S2_OFFSET, _S2_SHIFTED_SINCE = 10000.0, -1000.0, 4.0
+_LANDSAT_SURFACE = (2.75e-5, -0.2)
+_OLI_TOP_OF_ATMOSPHERE = (2e-5, -0.1)
+TYPICAL_SUN_ELEVATION = 50.0
+"""Degrees; the models' Landsat scenes of level 1 without metadata were trained on with it."""
+
+_S2_NAME = re.compile(r"S2[A-D]_MSIL(?:1C|2A)_\d{8}T\d{6}_N(\d\d)(\d\d)_")
+_LANDSAT_SURFACE_NAME = re.compile(r"L[CETO]0[4-9]_L2S[PR]_")
+_OLI_NAME = re.compile(r"L[CO]0[89]_L1(?:TP|GT|GS)_")
+_BAND_NUMBER = re.compile(r"(?:^|_)B(?:and)?[ _]?0?(\d{1,2})(?:\.\w+)?$", re.IGNORECASE)
+_MULT_KEY = re.compile(r"(?:^|\.)REFLECTANCE_MULT_BAND_(\d+)$")
+# Tags whose text may hold the name of a product.
+_NAME_TAGS = re.compile(r"PRODUCT|IMAGEDESCRIPTION|DOCUMENTNAME", re.IGNORECASE)
+
+Tags = Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Radiometry:
+    """How values become reflectance: value x scale + offset, per band.
+
+    Attributes:
+        scales: The factor of each band, above 0.
+        offsets: What is added to each band.
+        source: Who says so, to be quoted within a sentence.
+    """
+
+    scales: tuple[float, ...]
+    offsets: tuple[float, ...]
+    source: str
+
+    def of_bands(self, bidx: Sequence[int]) -> "Radiometry":
+        """The radiometry of some bands, counted from 1."""
+        scales, offsets = (tuple(values[band - 1] for band in bidx) for values in (self.scales, self.offsets))
+        return Radiometry(scales, offsets, self.source)
+
+    def reflectances(self, ranges: Sequence[Pair]) -> tuple[Pair, ...]:
+        """Ranges of values, one per band, as reflectance."""
+        return tuple(
+            (low * scale + offset, high * scale + offset)
+            for (low, high), scale, offset in zip(ranges, self.scales, self.offsets, strict=True)
+        )
+
+    def rescale(self, targets: Sequence[Pair]) -> Rescale:
+        """The function from values to a model's range.
+
+        Args:
+            targets: The model's values of reflectance 0 and 1, one pair per band.
+        """
+        sources = tuple(
+            (-offset / scale, (1 - offset) / scale)
+            for scale, offset in zip(self.scales, self.offsets, strict=True)
+        )
+        return Rescale(sources, tuple(targets))
+
+    def formula(self) -> str:
+        """The formula in words, if it is the same for all bands, and otherwise that it is not."""
+        if len(set(zip(self.scales, self.offsets, strict=True))) > 1:
+            return "value x scale + offset of each band"
+        scale, offset = self.scales[0], self.offsets[0]
+        shift = "" if offset == 0 else f" {'-' if offset < 0 else '+'} {abs(offset):g}"
+        return f"value x {scale:g}{shift}"
+
+
+def make_radiometry(
+    scales: Sequence[float | None], offsets: Sequence[float | None], source: str
+) -> Radiometry | None:
+    """The radiometry of numbers that somebody wrote down; None if they say nothing or cannot be right."""
+    pairs = [
+        (1.0 if scale is None else float(scale), 0.0 if offset is None else float(offset))
+        for scale, offset in zip(scales, offsets, strict=True)
+    ]
+    usable = all(math.isfinite(scale) and scale > 0 and math.isfinite(offset) for scale, offset in pairs)
+    if not usable or all(pair == (1.0, 0.0) for pair in pairs):
+        return None
+    return Radiometry(tuple(scale for scale, _ in pairs), tuple(offset for _, offset in pairs), source)
+
+
+def read_radiometry(dataset: Any, path: str) -> Radiometry | None:
+    """What an open raster says about reflectance; None if it says nothing.
+
+    Looked at in this order: scale and offset of the bands; tags scale_factor and add_offset; quantification, offset
+    and processing baseline of Sentinel-2; the multipliers in the metadata of Landsat; the name of a Sentinel-2 or
+    Landsat product in tags or path.
+
+    Args:
+        dataset: The open raster.
+        path: Its path or address.
+    """
+    tags = {**dataset.tags(ns="IMD"), **dataset.tags()}
+    bands = [{**tags, **dataset.tags(band)} for band in range(1, dataset.count + 1)]
+    names = [path, *(value for key, value in tags.items() if _NAME_TAGS.search(key))]
+    labels = [name or path for name in dataset.descriptions]
+    return (
+        make_radiometry(dataset.scales, dataset.offsets, "the scale and offset of its bands")
+        or _scale_tags(bands)
+        or _sentinel2_tags(bands)
+        or _landsat_tags(tags, labels)
+        or _product_name(names, dataset.dtypes)
+    )
+
+
+def stac_radiometry(asset: Mapping[str, Any], count: int) -> Radiometry | None:
+    """What an asset of a STAC item says about reflectance; None if it says nothing.
+
+    Scale and offset are those of `raster:bands`, or since STAC 1.1 `raster:scale` and `raster:offset` of `bands` or
+    of the asset itself.
+
+    Args:
+        asset: The asset, with the properties of its item.
+        count: Number of bands of the raster.
+    """
+    bands = asset.get("raster:bands") or asset.get("bands") or [{}]
+    if not isinstance(bands, list) or not all(isinstance(band, Mapping) for band in bands):
+        return None
+    if len(bands) == 1:
+        bands = bands * count
+    if len(bands) != count:
+        return None
+
+    def numbers(key: str) -> list[Any]:
+        common = asset.get(f"raster:{key}")
+        values = [band.get(key, band.get(f"raster:{key}", common)) for band in bands]
+        return [value if isinstance(value, int | float) else None for value in values]
+
+    offsets = numbers("offset")
+    # Earth Search states the offset of Sentinel-2 also for files that have it applied already.
+    if asset.get("earthsearch:boa_offset_applied") is True:
+        offsets = [None] * count
+    return make_radiometry(numbers("scale"), offsets, "its STAC item")
+
+
+def _scale_tags(bands: Sequence[Tags]) -> Radiometry | None:
+    scales = [_number(tags, r"scale_factor$") for tags in bands]
+    if None in scales:
+        return None
+    offsets = [_number(tags, r"add_offset$") for tags in bands]
+    return make_radiometry(scales, offsets, "its tags scale_factor and add_offset")
+
+
+def _sentinel2_tags(bands: Sequence[Tags]) -> Radiometry | None:
+    """(value + offset) / quantification, as in the metadata of Sentinel-2."""
+    scales, offsets = [], []
+    for tags in bands:
+        quantification = _number(tags, r"(?<!AOT_)(?<!WVP_)QUANTIFICATION_VALUE$")
+        baseline = _number(tags, r"PROCESSING_BASELINE$")
+        offset = _number(tags, r"(BOA|RADIO)_ADD_OFFSET")
+        if quantification is None and baseline is None and offset is None:
+            return None
+        if offset is None:
+            offset = _S2_OFFSET if baseline is not None and baseline >= _S2_SHIFTED_SINCE else 0.0
+        divisor = quantification or _S2_QUANTIFICATION
+        scales.append(1 / divisor)
+        offsets.append(offset / divisor)
+    return make_radiometry(scales, offsets, "its metadata of Sentinel-2")
+
+
+def _landsat_tags(tags: Tags, labels: Sequence[str]) -> Radiometry | None:
+    """The multipliers of Landsat's metadata, those of surface reflectance first."""
+    keys = [key for key in tags if _MULT_KEY.search(key)]
+    surface = [key for key in keys if "SURFACE_REFLECTANCE" in key]
+    pairs = {}
+    for key in surface or keys:
+        mult, add = (_number(tags, f"^{re.escape(name)}$") for name in (key, key.replace("_MULT_", "_ADD_")))
+        if mult is not None and add is not None:
+            pairs[key.rpartition("_")[2]] = (mult, add)
+    if not pairs:
+        return None
+    numbers = [_BAND_NUMBER.search(label) for label in labels]
+    chosen = [pairs.get(number[1]) if number else None for number in numbers]
+    if None in chosen:
+        if len(set(pairs.values())) > 1:
+            return None
+        chosen = [next(iter(pairs.values()))] * len(labels)
+    sun, source = 1.0, "its metadata of Landsat"
+    if not surface:
+        sun, height = _sun(_number(tags, r"(?:^|\.)SUN_ELEVATION$"))
+        source += f", {height}"
+    known = [pair for pair in chosen if pair is not None]
+    return make_radiometry([mult / sun for mult, _ in known], [add / sun for _, add in known], source)
+
+
+def _product_name(names: Sequence[str], dtypes: Sequence[str]) -> Radiometry | None:
+    if not all(dtype in ("uint16", "int16") for dtype in dtypes):
+        return None
+    count = len(dtypes)
+    for name in names:
+        if match := _S2_NAME.search(name):
+            shifted = float(f"{match[1]}.{match[2]}") >= _S2_SHIFTED_SINCE
+            offset = _S2_OFFSET / _S2_QUANTIFICATION if shifted else 0.0
+            return make_radiometry(
+                [1 / _S2_QUANTIFICATION] * count, [offset] * count, "its name, a product of Sentinel-2"
+            )
+        if _LANDSAT_SURFACE_NAME.search(name):
+            scale, offset = _LANDSAT_SURFACE
+            return make_radiometry(
+                [scale] * count, [offset] * count, "its name, surface reflectance of Landsat"
+            )
+        if _OLI_NAME.search(name):
+            return landsat_level1(count, "its name, Landsat of level 1")
+    return None
+
+
+def landsat_level1(count: int, source: str) -> Radiometry:
+    """The published constants of Landsat 8 and 9, level 1, under a typical sun.
+
+    Args:
+        count: Number of bands.
+        source: Who says that it is Landsat.
+    """
+    (scale, offset), (sun, height) = _OLI_TOP_OF_ATMOSPHERE, _sun(None)
+    return Radiometry((scale / sun,) * count, (offset / sun,) * count, f"{source}, {height}")
+
+
+def _sun(elevation: float | None) -> tuple[float, str]:
+    """The sine of the sun's elevation, and how it is known; level 1 of Landsat leaves this division to its users."""
+    if elevation is None or not 0 < elevation <= 90:
+        return math.sin(
+            math.radians(TYPICAL_SUN_ELEVATION)
+        ), f"the sun at typical {TYPICAL_SUN_ELEVATION:g} degrees"
+    return math.sin(math.radians(elevation)), f"the sun at {elevation:.0f} degrees"
+
+
+def _number(tags: Tags, pattern: str) -> float | None:
+    """The number under the first key that a pattern matches; None if there is none."""
+    for key, text in tags.items():
+        if re.search(pattern, key, re.IGNORECASE):
+            try:
+                return float(text)
+            except ValueError:
+                continue
+    return None

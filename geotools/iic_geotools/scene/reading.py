@@ -1,0 +1,176 @@
+"""A scene as a model takes it: the right bands, one data type, and which pixels hold data.
+
+`SceneSource` says how a scene is read and can be sent to another process; `Scene` is an open handle for one thread.
+"""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rasterio.errors import RasterioError
+from rasterio.windows import Window
+
+from iic_geotools.errors import SceneError
+from iic_geotools.geobox import GeoBox
+from iic_geotools.scene.coverage import Coverage
+from iic_geotools.scene.info import SceneInfo, cause, open_raster
+from iic_geotools.scene.masks import BandMasks, fill_holes, valid_pixels
+from iic_geotools.scene.rescaling import Rescale, sample_values
+from iic_geotools.scene.warp import warp_bands
+from iic_geotools.tiling import Rect
+
+_LOG = logging.getLogger(__name__)
+BORDER = 0.005
+"""If a larger share of pixels is 0 in every band, they look like an empty border."""
+
+
+@dataclass(frozen=True)
+class Pixels:
+    """Pixels as a model takes them.
+
+    Attributes:
+        values: Values [bands, H, W].
+        valid: Which pixels [H, W] hold data; None if all do.
+    """
+
+    values: NDArray[Any]
+    valid: NDArray[np.bool_] | None
+
+
+@dataclass(frozen=True)
+class SceneSource:
+    """How to read a scene: plain data, so that threads and other machines can open handles of their own.
+
+    Attributes:
+        path: Path or address of the scene; anything GDAL opens.
+        bidx: The bands to read, counted from 1, in the model's order.
+        dtype: The data type that the model takes.
+        nodata: The nodata value, if there is one.
+        masked: Whether a mask or alpha band says where data is.
+        fill: One value per band that stands in for pixels without data, so that they cannot leak into others.
+        rescale: How to bring the values into the range that the model was trained on; None leaves them as they are.
+        grid: Another grid in the same CRS to read on, through a warped VRT; None for the scene's own.
+        name: What messages call the scene, if not by its path.
+    """
+
+    path: str
+    bidx: tuple[int, ...]
+    dtype: str
+    nodata: float | None
+    masked: bool
+    fill: tuple[float, ...]
+    rescale: Rescale | None = None
+    grid: GeoBox | None = None
+    name: str = ""
+
+    def pixels(self, values: NDArray[Any], mask: NDArray[Any] | None = None) -> Pixels:
+        """Turn raw values into pixels as the model takes them.
+
+        Args:
+            values: Raw values of the bands [bands, H, W]; they may be changed.
+            mask: Mask or alpha band [H, W], 0 where there is no data.
+        """
+        valid = valid_pixels(values, self.nodata, mask)
+        if self.rescale is not None:
+            values = self.rescale.apply(values, self.dtype)
+        with np.errstate(over="ignore", invalid="ignore"):  # holes may not fit into the model's type
+            values = np.ascontiguousarray(values, dtype=self.dtype)
+        if valid is not None:
+            fill_holes(values, valid, self.fill)
+        return Pixels(values, valid)
+
+    @contextmanager
+    def open(self) -> Iterator["Scene"]:
+        """Open a handle for the calling thread."""
+        with open_raster(self.path, self.name) as dataset:
+            coverage = Coverage.of(dataset, self.bidx, self.nodata, self.masked)
+            masks = BandMasks(dataset, self.bidx) if self.masked else None
+            if self.grid is None:
+                yield Scene(self, dataset, self.bidx, masks, coverage)
+                return
+            virtual = warp_bands(dataset, self.grid, self.bidx, self.nodata, masks)
+            with virtual as (warped, bidx):
+                yield Scene(self, warped, bidx, BandMasks(warped, bidx), coverage.scaled(warped.shape))
+
+
+class Scene:
+    """An open scene; not for use by two threads at once."""
+
+    def __init__(
+        self,
+        source: SceneSource,
+        dataset: Any,
+        bidx: tuple[int, ...],
+        masks: BandMasks | None,
+        coverage: Coverage,
+    ) -> None:
+        self.source = source
+        self._dataset = dataset
+        self._bidx = bidx
+        self._masks = masks
+        self._coverage = coverage
+
+    def may_hold_data(self, rect: Rect) -> bool:
+        """False if the file itself says that nothing is stored there; True if there may be data."""
+        return self._coverage.touches(rect)
+
+    def read(self, rect: Rect) -> Pixels:
+        """Read a rectangle.
+
+        Raises:
+            SceneError: The pixels cannot be read; they are never silently blank.
+        """
+        window = Window(rect.col, rect.row, rect.width, rect.height)
+        source = self.source
+        try:
+            values = self._dataset.read(self._bidx, window=window)
+            mask = None if self._masks is None else self._masks.read(window)
+        except (RasterioError, OSError) as error:
+            raise SceneError(
+                f"Cannot read rows {rect.row}-{rect.bottom - 1}, columns {rect.col}-{rect.right - 1} of "
+                f"{source.name or source.path} ({cause(error)}): check that the file is whole and readable."
+            ) from error
+        return source.pixels(values, mask)
+
+
+def value_sample(source: SceneSource, info: SceneInfo, *, skip_empty: bool = False) -> NDArray[Any]:
+    """Values [bands, N] of the bands that are read, of pixels spread over the whole scene at its own resolution.
+
+    Warns of what looks like an empty border that is not declared as nodata: it would count as the darkest data.
+
+    Args:
+        source: How the scene is read.
+        info: What is known about the scene.
+        skip_empty: Whether pixels that are 0 in every band are left out, even if they count as data.
+    """
+    dtype = info.dtype_of(source.bidx)
+    raw = replace(source, dtype=dtype, fill=(0.0,) * len(source.bidx), rescale=None, grid=None)
+    zeros = total = 0
+    with raw.open() as scene:
+
+        def read(rect: Rect) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
+            nonlocal zeros, total
+            if not scene.may_hold_data(rect):
+                return np.empty((len(raw.bidx), 0, 0), dtype), None
+            pixels = scene.read(rect)
+            valid = pixels.valid
+            blank = (pixels.values == 0).all(0)
+            if valid is not None:
+                blank &= valid
+            zeros, total = zeros + int(blank.sum()), total + rect.area
+            if skip_empty and blank.any():
+                valid = ~blank if valid is None else valid & ~blank
+            return pixels.values, valid
+
+        values = sample_values(read, info.grid.width, info.grid.height)
+    if source.nodata is None and not source.masked and zeros > BORDER * total:
+        _LOG.warning(
+            "%.1f %% of %s is 0 in every band and counts as data; if it is an empty border, give `nodata` 0.",
+            100 * zeros / total,
+            info.title,
+        )
+    return values

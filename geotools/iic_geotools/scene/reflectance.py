@@ -1,0 +1,207 @@
+"""From the values of a scene to reflectance: as the file says, as the user says, or by an estimate.
+
+One linear function per band for the whole scene, never for a tile. In this order:
+
+1. what the user says;
+2. what the file says (`radiometry`), if it gives values that reflectance can have;
+3. integers that look like reflectance x 10000 or like the raw numbers of Landsat 8 and 9, and real numbers that look
+   like reflectance, are taken as such;
+4. an estimate: the gain and offset of each band that make the scene's spectra most like those that occur in the world
+   (`spectra`).
+"""
+
+import logging
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from iic_geotools.errors import SceneError, UsageError
+from iic_geotools.scene.bands import canonical
+from iic_geotools.scene.info import SceneInfo
+from iic_geotools.scene.radiometry import Radiometry, landsat_level1
+from iic_geotools.scene.rescaling import Pair, robust_ranges
+from iic_geotools.scene.spectra import BANDS, fit_world, usualness
+
+_LOG = logging.getLogger(__name__)
+# What the 2nd percentile of the darkest band and the 98th of the brightest may be, as reflectance: air that was
+# removed too thoroughly makes dark water negative, and sun on snow and clouds is brighter than a white board.
+DARKEST, DIMMEST, BRIGHTEST = -0.06, 0.002, 2.0
+# As reflectance x 10000: the raw numbers of Landsat 8 and 9 begin above 5000, and those of 8 bits end at 255.
+SCALED, SCALED_DARKEST, SCALED_DIMMEST = 10000.0, 5000.0, 255.0
+RAW_LANDSAT_DARKEST = 9000.0
+# Sentinel-2 since baseline 04.00 has no values below the shift, and something dark just above it.
+SHIFT, SHIFTED_DARKEST = 1000.0, 1600.0
+FITTED = 2000
+"""Number of pixels that are compared with the spectra of the world."""
+
+Measure = Callable[[], NDArray[Any]]
+"""Returns values [bands, N] of pixels spread over the whole scene."""
+
+
+def reflectance_of(
+    info: SceneInfo,
+    bidx: Sequence[int],
+    names: Sequence[str],
+    measure: Measure,
+    reflectance: Pair | None = None,
+) -> Radiometry:
+    """How the values of a scene become reflectance. The log says in a sentence how that is known.
+
+    Args:
+        info: What is known about the scene.
+        bidx: The bands that are read, counted from 1.
+        names: Names of these bands, for the estimate.
+        measure: Function that returns values [bands, N] of pixels spread over the whole scene, without those that
+            are 0 in every band: `value_sample` with `skip_empty`.
+        reflectance: Scale and offset that the user gives: reflectance = value x scale + offset.
+
+    Raises:
+        UsageError: `reflectance` is not a scale above 0 and an offset.
+        SceneError: An estimate is needed and not possible.
+    """
+    declared = None if info.radiometry is None else info.radiometry.of_bands(bidx)
+    return choose_reflectance(declared, info.dtype_of(tuple(bidx)), names, measure, reflectance)
+
+
+def choose_reflectance(
+    declared: Radiometry | None,
+    dtype: str,
+    names: Sequence[str],
+    measure: Measure,
+    reflectance: Pair | None = None,
+) -> Radiometry:
+    """As `reflectance_of`, for values that need not be in a file.
+
+    Args:
+        declared: What the file says about these bands, if there is one that says something.
+        dtype: Data type of the values.
+        names: As in `reflectance_of`.
+        measure: As in `reflectance_of`.
+        reflectance: As in `reflectance_of`.
+    """
+    if reflectance is not None:
+        scale, offset = check_reflectance(reflectance)
+        radiometry = Radiometry((scale,) * len(names), (offset,) * len(names), "as given")
+        _LOG.info("Values: reflectance is %s, as given", radiometry.formula())
+        return radiometry
+    values = measure()
+    ranges = robust_ranges(values)
+    if declared is not None:
+        low, high = _ends(declared.reflectances(ranges))
+        if low >= DARKEST and DIMMEST <= high <= BRIGHTEST:
+            _LOG.info("Values: reflectance is %s, by %s", declared.formula(), declared.source)
+            return declared
+        _LOG.warning(
+            "By %s reflectance would be %s and reach from %.3g to %.3g, which it cannot; this is not believed.",
+            declared.source,
+            declared.formula(),
+            low,
+            high,
+        )
+    return _recognise(dtype, values, ranges, names) or _estimate(names, values, ranges)
+
+
+def check_reflectance(reflectance: Pair) -> Pair:
+    """Check a scale and an offset that a user gives.
+
+    Raises:
+        UsageError: They are not a scale above 0 and an offset.
+    """
+    scale, offset = reflectance
+    if not (math.isfinite(scale) and scale > 0 and math.isfinite(offset)):
+        raise UsageError(f"`reflectance` takes a scale above 0 and an offset, not {scale:g},{offset:g}.")
+    return scale, offset
+
+
+def parse_reflectance(text: str) -> Pair:
+    """Read "SCALE,OFFSET", or "SCALE" with offset 0.
+
+    Raises:
+        UsageError: The text is not a scale above 0 and an offset.
+    """
+    try:
+        scale, offset = (float(number) for number in (text if "," in text else f"{text},0").split(","))
+    except ValueError:
+        raise UsageError(f'`reflectance` takes SCALE,OFFSET, e.g. 0.0001,-0.1, not "{text}".') from None
+    return check_reflectance((scale, offset))
+
+
+def _ends(ranges: Sequence[Pair]) -> Pair:
+    """The 2nd percentile of the darkest band and the 98th of the brightest."""
+    return min(low for low, _ in ranges), max(high for _, high in ranges)
+
+
+def _recognise(
+    dtype: str, values: NDArray[Any], ranges: Sequence[Pair], names: Sequence[str]
+) -> Radiometry | None:
+    """Take values for reflectance, reflectance x 10000 or raw numbers of Landsat, if they look like it."""
+    low, high = _ends(ranges)
+    count = len(names)
+    if dtype in ("uint8", "int8"):
+        return None
+    if np.issubdtype(np.dtype(dtype), np.floating) and low >= DARKEST and DIMMEST <= high <= BRIGHTEST:
+        _LOG.info("Values: taken as reflectance, which is what they look like")
+        return Radiometry((1.0,) * count, (0.0,) * count, "what they look like")
+    if DARKEST * SCALED <= low <= SCALED_DARKEST and SCALED_DIMMEST < high <= BRIGHTEST * SCALED:
+        offset = -SHIFT / SCALED if SHIFT <= low <= SHIFTED_DARKEST and _looks_shifted(values, names) else 0.0
+        _LOG.info(
+            "Values: taken as reflectance x 10000%s, which is what they look like; if they are not, give `reflectance`",
+            f" + {SHIFT:g}, as of Sentinel-2 since baseline 04.00" if offset else "",
+        )
+        return Radiometry((1 / SCALED,) * count, (offset,) * count, "what they look like")
+    if (
+        dtype == "uint16"
+        and SCALED_DARKEST <= low <= RAW_LANDSAT_DARKEST
+        and _seen_through_air(ranges, names)
+    ):
+        radiometry = landsat_level1(count, "what they look like")
+        _LOG.info(
+            "Values: taken as raw numbers of Landsat 8 or 9, reflectance %s, which is what they look like; if they are "
+            "not, give `reflectance`",
+            radiometry.formula(),
+        )
+        return radiometry
+    return None
+
+
+def _seen_through_air(ranges: Sequence[Pair], names: Sequence[str]) -> bool:
+    """Whether the dark ends rise from red over green to blue, as air makes them; correcting for air removes that."""
+    dark = {canonical(name): low for name, (low, _) in zip(names, ranges, strict=True)}
+    return {"red", "green", "blue"} <= dark.keys() and dark["red"] < dark["green"] < dark["blue"]
+
+
+def _looks_shifted(values: NDArray[Any], names: Sequence[str]) -> bool:
+    """Whether values are more usual reflectances, times 10000, once the shift of Sentinel-2 is taken off."""
+    known = [canonical(name) for name in names]
+    if not set(known) <= set(BANDS):
+        return False
+    spectra = values[:, :: max(1, values.shape[1] // FITTED)] / SCALED
+    return usualness(spectra - SHIFT / SCALED, known) > usualness(spectra, known)
+
+
+def _estimate(names: Sequence[str], values: NDArray[Any], ranges: Sequence[Pair]) -> Radiometry:
+    """Find the gain and offset of each band that make the scene look most like the world."""
+    known = [canonical(name) for name in names]
+    if not set(known) <= set(BANDS):
+        missing = ", ".join(name for name, band in zip(names, known, strict=True) if band not in BANDS)
+        raise SceneError(
+            f"Nothing says how the scene's values become reflectance, and there is no estimate for {missing}; give "
+            "scale and offset as `reflectance`."
+        )
+    if values.size == 0:
+        return Radiometry((1 / SCALED,) * len(names), (0.0,) * len(names), "an estimate")
+    gains, offsets = fit_world(values, ranges, known)
+    radiometry = Radiometry(tuple(gains), tuple(offsets), "an estimate")
+    texts = (
+        f"{name} {here[0]:g} to {here[1]:g} as {low:.3f} to {high:.3f}"
+        for name, here, (low, high) in zip(names, ranges, radiometry.reflectances(ranges), strict=True)
+    )
+    _LOG.warning(
+        "Nothing says how the values become reflectance: estimated over the whole scene, as what makes it look most "
+        "like the rest of the world (%s); if you know better, give `reflectance`.",
+        ", ".join(texts),
+    )
+    return radiometry

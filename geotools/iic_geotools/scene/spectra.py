@@ -1,0 +1,172 @@
+"""Reflectances that occur in the world, and the gain and offset of each band that make a scene look like them.
+
+A mixture of Gaussians over red, green, blue and infrared, fitted to satellite scenes of five continents of which
+reflectance is known, says how usual a spectrum is. Water, leaves, soil and roofs are clouds of their own in it, so a
+scene stretched by anybody fits into it in hardly more than one way: the one that is most probable is taken. That works
+where percentiles fail, because it does not matter how much of the scene is water or forest.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+
+import numpy as np
+from numpy.typing import NDArray
+
+BANDS = ("red", "green", "blue", "nir")
+TYPICAL_REFLECTANCE: dict[str, tuple[float, float]] = {
+    "red": (0.033, 0.140),
+    "green": (0.041, 0.118),
+    "blue": (0.022, 0.081),
+    "nir": (0.094, 0.346),
+}
+"""The 2nd and 98th percentile of each band: medians over the satellite scenes of which reflectance is known."""
+DARK_SPREAD = {"red": 0.025, "green": 0.025, "blue": 0.025, "nir": 0.07}
+"""Standard deviation of the 2nd percentile between scenes."""
+GAIN_SPREAD = 0.35
+"""Standard deviation of the logarithm of a band's gain around the mean of all bands."""
+CONTRAST_SPREAD = 0.3
+"""Standard deviation of the logarithm of the contrast of a scene."""
+DARK_INFRARED = (0.01, 0.094)
+"""Starts of the search for the dark end of infrared: a scene with water, and one without."""
+CONTRASTS = (0.8, 1.6)
+"""Starts of the search for the contrast, relative to the typical one."""
+PIXELS, WEIGHT, STEPS = 1500, 60.0, 120
+"""Number of pixels that are fitted, how many independent ones they are worth, and number of steps of the search."""
+STRANGE = 1e-3
+"""Density below which a spectrum is as strange as any other, so that clouds and errors do not decide."""
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """A mixture of Gaussians over the reflectances of some bands.
+
+    Attributes:
+        weights: Logarithm of the factor of each component, `[K]`.
+        means: Their means `[K, bands]`.
+        roots: Cholesky factors of their precisions `[K, bands, bands]`.
+    """
+
+    weights: Floats
+    means: Floats
+    roots: Floats
+
+    @classmethod
+    def of_bands(cls, names: Sequence[str]) -> "Mixture":
+        """Return the mixture of the world's spectra, as far as these bands show them."""
+        shares, means, covariances = _world()
+        chosen = [BANDS.index(name) for name in names]
+        roots = np.linalg.cholesky(np.linalg.inv(covariances[:, chosen][:, :, chosen]))
+        volumes = np.log(np.diagonal(roots, axis1=1, axis2=2)).sum(1)
+        constant = 0.5 * len(names) * np.log(2.0 * np.pi)
+        return cls(np.log(shares) + volumes - constant, means[:, chosen], roots)
+
+    def log_density(self, spectra: Floats) -> tuple[Floats, Floats]:
+        """Return the logarithm of the density of spectra `[N, bands]` and its gradient `[N, bands]`."""
+        count, bands = spectra.shape
+        matrix = self.roots.transpose(1, 0, 2).reshape(bands, -1)
+        centres = np.einsum("ki,kij->kj", self.means, self.roots).reshape(-1)
+        distances = (spectra @ matrix - centres).reshape(count, -1, bands)
+        logs = self.weights - 0.5 * (distances**2).sum(2)
+        highest = logs.max(1, keepdims=True)
+        parts = np.exp(logs - highest)
+        total = parts.sum(1, keepdims=True)
+        log_density = (highest + np.log(total))[:, 0]
+        bounded = np.logaddexp(log_density, np.log(STRANGE))
+        shares = parts / total * np.exp(log_density - bounded)[:, None]
+        gradient = -(shares[:, :, None] * distances).reshape(count, -1) @ matrix.T
+        return bounded, gradient
+
+
+def usualness(spectra: Floats, names: Sequence[str]) -> float:
+    """Return the mean logarithm of the density of spectra `[bands, N]` among those that occur in the world."""
+    return float(Mixture.of_bands(names).log_density(spectra.T)[0].mean())
+
+
+def fit_world(
+    values: NDArray[np.generic], ranges: Sequence[tuple[float, float]], names: Sequence[str]
+) -> tuple[list[float], list[float]]:
+    """Find the gain and offset of each band that make the values of a scene the most probable reflectances.
+
+    Args:
+        values: Values `[bands, N]` of pixels spread over the scene.
+        ranges: The 2nd and 98th percentile of each band.
+        names: Names of the bands, all of them in `BANDS`.
+
+    Returns:
+        Gains and offsets, rounded so that machines agree.
+    """
+    low, high = np.array(ranges, np.float64).T
+    inside = ((values > values.min(1, keepdims=True)) & (values < values.max(1, keepdims=True))).all(0)
+    chosen = values[:, inside] if inside.sum() >= PIXELS // 10 else values
+    step = max(1, chosen.shape[1] // PIXELS)
+    search = _Search(((chosen[:, ::step].T - low) / (high - low)).astype(np.float64), high - low, names)
+    starts = [(dark, contrast) for dark in DARK_INFRARED for contrast in CONTRASTS]
+    _, spans, darks = max((search.climb(*start) for start in starts), key=lambda result: result[0])
+    gains = [float(f"{gain:.4g}") for gain in spans / (high - low)]
+    offsets = [
+        round(float(dark - gain * start), 5) for dark, gain, start in zip(darks, gains, low, strict=True)
+    ]
+    return gains, offsets
+
+
+class _Search:
+    """The most probable reflectances of a scene's dark and bright ends.
+
+    Args:
+        unit: Values `[N, bands]`, 0 at the dark and 1 at the bright end of a band.
+        spans: Distance between the ends, in values.
+        names: Names of the bands.
+    """
+
+    def __init__(self, unit: Floats, spans: Floats, names: Sequence[str]) -> None:
+        self.unit, self.log_spans = unit, np.log(spans)
+        self.mixture = Mixture.of_bands(names)
+        typical = np.array([TYPICAL_REFLECTANCE[name] for name in names])
+        self.dark, self.contrast = typical[:, 0], np.log(typical[:, 1] - typical[:, 0])
+        self.dark_spread = np.array([DARK_SPREAD[name] for name in names])
+        self.infrared = np.array([name == "nir" for name in names])
+
+    def climb(self, dark_infrared: float, contrast: float) -> tuple[float, Floats, Floats]:
+        """Climb from a start by Adam; return the score, the spans and the dark ends in reflectance."""
+        bands = len(self.dark)
+        dark = np.where(self.infrared, dark_infrared, self.dark)
+        point = np.concatenate([np.log((np.exp(self.contrast) + self.dark - dark) * contrast), dark])
+        rates = np.repeat([0.05, 0.003], bands)
+        mean = square = np.zeros(2 * bands)
+        for step in range(STEPS):
+            _, gradient = self._score(point)
+            mean, square = 0.9 * mean + 0.1 * gradient, 0.99 * square + 0.01 * gradient**2
+            size = np.sqrt(square / (1 - 0.99 ** (step + 1))) + 1e-9
+            point = point + rates * (1 - 0.9 * step / STEPS) * mean / (1 - 0.9 ** (step + 1)) / size
+        return self._score(point)[0], np.exp(point[:bands]), point[bands:]
+
+    def _score(self, point: Floats) -> tuple[float, Floats]:
+        """Return the log posterior of spans and dark ends, and its gradient."""
+        bands = len(self.dark)
+        spans, dark = np.exp(point[:bands]), point[bands:]
+        log_density, slope = self.mixture.log_density(self.unit * spans + dark)
+        gains = point[:bands] - self.log_spans
+        uneven = (gains - gains.mean()) / GAIN_SPREAD**2
+        contrast = (point[:bands] - self.contrast).mean() / CONTRAST_SPREAD**2
+        darkness = (dark - self.dark) / self.dark_spread**2
+        score = (
+            WEIGHT * (log_density.mean() + point[:bands].sum())
+            - 0.5 * (uneven * (gains - gains.mean())).sum()
+            - 0.5 * contrast * (point[:bands] - self.contrast).mean()
+            - 0.5 * (darkness * (dark - self.dark)).sum()
+        )
+        along = WEIGHT * ((slope * self.unit * spans).mean(0) + 1.0) - uneven - contrast / bands
+        return float(score), np.concatenate([along, WEIGHT * slope.mean(0) - darkness])
+
+
+@cache
+def _world() -> tuple[Floats, Floats, Floats]:
+    """Return shares `[K]`, means `[K, 4]` and covariances `[K, 4, 4]` of the components."""
+    text = resources.files("iic_geotools.scene").joinpath("spectra.json").read_text()
+    table = json.loads(text)
+    return np.array(table["shares"]), np.array(table["means"]), np.array(table["covariances"])
