@@ -1,41 +1,8 @@
-"""Serve a model: the card, the engines, array to labels, scene to map. Never imports torch."""
+"""Run models: model files, engines, array to labels, scene to map. Never imports torch."""
 
-from typing import TYPE_CHECKING, Any
+import lazy_loader
 
-if TYPE_CHECKING:
-    from iic_runtime.card import Card
-    from iic_runtime.many import Outcome, segment_rasters
-    from iic_runtime.segment import Summary, segment_raster
-    from iic_runtime.segmenter import Segmentation, Segmenter
-    from iic_runtime.validate import validate_model
+from iic_geotools import __version__ as __version__
 
-__all__ = [
-    "Card",
-    "Outcome",
-    "Segmentation",
-    "Segmenter",
-    "Summary",
-    "segment_raster",
-    "segment_rasters",
-    "validate_model",
-]
-
-_HOMES = {
-    "Card": "card",
-    "Outcome": "many",
-    "Segmentation": "segmenter",
-    "Segmenter": "segmenter",
-    "Summary": "segment",
-    "segment_raster": "segment",
-    "segment_rasters": "many",
-    "validate_model": "validate",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Import what is asked for when it is asked for: commands answer `--help` without loading rasterio."""
-    from importlib import import_module
-
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"iic_runtime.{_HOMES[name]}"), name)
+# The public names are declared in `__init__.pyi` and imported when they are first used.
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,46 +1,54 @@
-"""Arrays to labels: one model, opened once, used from as many threads as one likes."""
+"""Array to labels: a model that is opened once and can be shared by threads."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
-from iic_geotools.classmap import NODATA
-from iic_geotools.errors import ModelError
-from iic_geotools.grid import Grid, Rect, Tile
-from iic_geotools.rescale import Rescale, robust_ranges
-from iic_geotools.scene import Pixels, fill_holes, valid_pixels
-from iic_runtime.bundled import find_model
-from iic_runtime.card import Card
-from iic_runtime.engines import Device, Labels, Largest, open_engine
-from iic_runtime.modelfile import ModelFile
-from iic_runtime.sizing import Sizing, choose_sizing
+from iic_geotools.classmap.classes import NODATA
+from iic_geotools.errors import ModelError, UsageError
+from iic_geotools.scene.info import SceneInfo
+from iic_geotools.scene.masks import fill_holes, valid_pixels
+from iic_geotools.scene.reading import Pixels
+from iic_geotools.scene.reflectance import choose_reflectance
+from iic_geotools.scene.rescaling import Pair, Rescale, robust_ranges, sample_values
+from iic_geotools.tiling import Rect, Tile, TileGrid
+from iic_runtime.engine.base import Device, EngineArguments, EngineSpec, LabelArray, open_engine
+from iic_runtime.model.card import Card, check_reflectance_applies
+from iic_runtime.model.file import ModelFile
+from iic_runtime.model.select import Model, ModelSelector, find_model
 
 T = TypeVar("T")
+Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
 class Segmentation:
-    """Labels and confidence [H, W], uint8; 255 in `labels` is nodata, `confidence` is 255 x probability."""
+    """The result for an image.
 
-    labels: Labels
-    confidence: Labels
+    Attributes:
+        labels: Labels [H, W], uint8; 255 is nodata.
+        confidence: 255 x the probability of each label [H, W], uint8.
+    """
+
+    labels: LabelArray
+    confidence: LabelArray
 
 
 class Segmenter:
-    """A model ready to label arrays.
+    """A model that is ready to label arrays.
 
     Args:
-        model: a model file, by its path or read before, or the name of a bundled model; by default the one in the
-            environment's `IIC_MODEL`.
-        device: "auto", "cpu", "cuda" or "tensorrt".
-        threads: threads of the engine; by default all cores.
-        tile: side of the square run at once; by default as large as `max_memory` allows.
-        batch: how many squares are run at once.
-        max_memory: bytes that the work may take.
+        model: A model file, by its path or already read, or the name of a bundled model; by default the one that the
+            environment variable `IIC_MODEL` names.
+        device: "auto", "cpu", "openvino", "cuda" or "tensorrt".
+        threads: Number of threads of the engine; by default all cores.
+        tile: Side in pixels of the squares that are labelled at once; by default as large as `max_memory` allows.
+        batch: Number of squares that are run at once.
+        max_memory: Bytes that a run may take.
 
     Example:
         >>> segment = Segmenter("aerial")
@@ -61,58 +69,76 @@ class Segmenter:
         self.model = find_model(model)
         if self.card.task != "segmentation":
             raise ModelError(f"{self.model.path} labels whole images, not pixels; give a segmentation model.")
-        if self.model.engine is not None:
-            tile, batch = self.model.engine.fit(tile, batch)
-        self.sizing: Sizing
-        if device == "tensorrt":  # builds engines for a size, so that comes first
-            self.sizing = choose_sizing(self.card, device, tile, batch, max_memory)
-            side = Grid(1 << 30, 1 << 30, self.sizing.tile, self.card.halo, self.card.stride).read_side
-            self.engine = open_engine(self.model, device, threads, Largest(self.sizing.batch, side))
-        else:
-            self.engine = open_engine(self.model, device, threads)
-            self.sizing = choose_sizing(self.card, self.engine.device, tile, batch, max_memory)
+        self.engine = open_engine(self.model, device, threads, tile, batch, max_memory)
 
     @property
     def card(self) -> Card:
-        """What the model takes and gives."""
+        """The card of the model."""
         return self.model.card
 
     @property
+    def spec(self) -> EngineSpec:
+        """How the model is run."""
+        return self.engine.spec
+
+    @property
     def provider(self) -> str:
-        """What really computes."""
+        """What really computes, in the engine's own words."""
         return self.engine.provider
 
     def __call__(
         self,
         image: NDArray[Any],
-        valid: NDArray[np.bool_] | None = None,
+        valid: Mask | None = None,
         *,
         rescale: Literal["auto", "off"] | None = None,
+        reflectance: tuple[float, float] | None = None,
     ) -> Segmentation:
         """Label an image [bands, H, W]; the result does not depend on the tile size.
 
         Args:
-            image: raw pixels, in the card's band order and dtype.
-            valid: [H, W], False where there is no data; pixels that are not finite never hold data.
-            rescale: "auto" brings each band into the model's range by its own 2nd and 98th percentile over this image,
-                which may then be of any type; "off" takes values as they are. By default as the card says.
+            image: Raw pixels, in the card's band order and dtype.
+            valid: Where there is data, [H, W]. Pixels that are not finite, or masked in any band of a masked array,
+                never count as data.
+            rescale: "auto" brings each band into the model's range by its own 2nd and 98th percentile over this
+                image, which may then be of any dtype; "off" takes the values as they are. By default as the card says.
+            reflectance: For models that take reflectance: the scale and offset that turn values into it, value x scale
+                + offset. By default what the values of this image look like, or else an estimate over it.
+
+        Raises:
+            ModelError: The image is not what the model takes.
+            UsageError: `rescale` is neither, or the model does not take reflectance, or `rescale` says something else.
         """
-        if (rescale or self.card.rescale) == "auto" and image.ndim == 3:
-            image, valid = self._rescaled(image, valid)
-        self._check(image, valid)
+        self._check_image(image, valid)
+        if rescale not in (None, "auto", "off"):
+            raise UsageError(
+                f'`rescale` of an array is "auto" or "off", not {rescale!r}; rescale it yourself.'
+            )
+        if isinstance(image, np.ma.MaskedArray):
+            unmasked: Mask = np.asarray(~np.ma.getmaskarray(image).any(axis=0))
+            image, valid = (
+                np.asarray(image.data),
+                unmasked if valid is None else unmasked & valid.astype(bool),
+            )
+        check_reflectance_applies(self.card, rescale, reflectance)
+        image, valid = self._rescale(image, valid, rescale or self.card.rescale, reflectance)
+        if image.dtype != self.card.dtype:
+            raise ModelError(
+                f"The model takes {self.card.dtype}, not {image.dtype}; rescale the array first."
+            )
         _, height, width = image.shape
-        known = valid_pixels(image, None, None if valid is None else valid.astype(np.uint8))
+        known = _known_pixels(image, valid)
         if known is not None:
             image = image.copy()
             fill_holes(image, known, self.card.offset)
         whole = Segmentation(np.full((height, width), NODATA, np.uint8), np.zeros((height, width), np.uint8))
 
-        def look(tile: Tile) -> Pixels:
+        def read(tile: Tile) -> Pixels:
             return Pixels(image[:, *tile.read.slices], None if known is None else known[tile.read.slices])
 
-        grid = Grid(width, height, self.sizing.tile, self.card.halo, self.card.stride)
-        for tiles in alike(grid, lambda tile: tile.read, self.sizing.batch):
-            for tile, result in zip(tiles, self.run(tiles, [look(tile) for tile in tiles]), strict=True):
+        grid = TileGrid(width, height, self.spec.tile, self.card.halo, self.card.stride)
+        for tiles in group_by_shape(grid, lambda tile: tile.read, self.spec.batch):
+            for tile, result in zip(tiles, self.run(tiles, [read(tile) for tile in tiles]), strict=True):
                 whole.labels[tile.core.slices] = result.labels
                 whole.confidence[tile.core.slices] = result.confidence
         return whole
@@ -120,56 +146,123 @@ class Segmenter:
     def run(
         self, tiles: Sequence[Tile], pixels: Sequence[Pixels], confidence: bool = True
     ) -> list[Segmentation]:
-        """Label the cores of tiles of one shape; where `confidence` is not asked for it is all zero."""
-        values = [each.values for each in pixels]
+        """Label the cores of tiles that all have the same shape.
+
+        Args:
+            tiles: The tiles.
+            pixels: What was read for each of them.
+            confidence: Whether to compute the confidence; without it, it is zero everywhere.
+        """
+        values = [tile_pixels.values for tile_pixels in pixels]
         batch = values[0][None] if len(values) == 1 else np.stack(values)
-        labels, sureness = self.engine.run(batch, confidence)
-        if sureness is None:
-            sureness = np.zeros_like(labels)
+        labels, confidences = self.engine.run(batch, confidence)
+        if confidences is None:
+            confidences = np.zeros_like(labels)
         return [
-            Segmentation(*(_core(whole, tile, each.valid, empty) for whole, empty in ((a, NODATA), (b, 0))))
-            for tile, each, a, b in zip(tiles, pixels, labels, sureness, strict=True)
+            Segmentation(
+                _crop(tile_labels, tile, tile_pixels.valid, NODATA),
+                _crop(tile_confidence, tile, tile_pixels.valid, 0),
+            )
+            for tile, tile_pixels, tile_labels, tile_confidence in zip(
+                tiles, pixels, labels, confidences, strict=True
+            )
         ]
 
-    def _rescaled(
-        self, image: NDArray[Any], valid: NDArray[np.bool_] | None
-    ) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
-        known = valid_pixels(image, None, None if valid is None else valid.astype(np.uint8))
+    def _rescale(
+        self, image: NDArray[Any], valid: Mask | None, rescale: str | None, reflectance: Pair | None
+    ) -> tuple[NDArray[Any], Mask | None]:
+        """Bring an image into the model's range, if the card or the caller says so."""
+        card = self.card
+        if rescale == "off" or (rescale is None and card.values is None):
+            return image, valid
+        known = _known_pixels(image, valid)
 
-        def look(rect: Rect) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
+        def read(rect: Rect) -> tuple[NDArray[Any], Mask | None]:
             return image[:, *rect.slices], None if known is None else known[rect.slices]
 
-        found = robust_ranges(look, image.shape[2], image.shape[1])
-        return Rescale(found, self.card.value_range).apply(image, self.card.dtype), known
+        def measure() -> NDArray[Any]:
+            return sample_values(read, image.shape[2], image.shape[1])
 
-    def _check(self, image: NDArray[Any], valid: NDArray[np.bool_] | None) -> None:
+        if rescale == "auto":
+            function = Rescale(robust_ranges(measure()), card.value_range)
+        else:
+            radiometry = choose_reflectance(None, str(image.dtype), card.bands, measure, reflectance)
+            function = radiometry.rescale(card.value_range)
+        return function.apply(image, card.dtype), known
+
+    def _check_image(self, image: NDArray[Any], valid: Mask | None) -> None:
         card = self.card
+        if not isinstance(image, np.ndarray) or image.dtype.kind not in "uif":
+            kind = image.dtype if isinstance(image, np.ndarray) else type(image).__name__
+            raise ModelError(f"The model takes arrays of numbers [{len(card.bands)}, H, W], not {kind}.")
         if image.ndim != 3 or image.shape[0] != len(card.bands):
             raise ModelError(
                 f"The model takes [{len(card.bands)}, H, W] ({', '.join(card.bands)}), not shape {image.shape}."
             )
-        if image.dtype != card.dtype:
-            raise ModelError(f"The model takes {card.dtype}, not {image.dtype}; rescale the array first.")
+        if not image.size:
+            raise ModelError(f"The image has the shape {image.shape}, and no pixel to label.")
         if valid is not None and valid.shape != image.shape[1:]:
             raise ModelError(f"The mask's shape {valid.shape} is not the image's {image.shape[1:]}.")
 
 
-def alike(items: Iterable[T], rect: Callable[[T], Rect], most: int) -> Iterator[list[T]]:
-    """Runs of at most `most` consecutive items whose rectangles have one shape: what an engine runs at once."""
-    run: list[T] = []
+class SegmenterPool:
+    """The segmenters of many scenes, each of which is opened once.
+
+    Args:
+        model: A model as in `Segmenter`, or a Segmenter. If no model is named, each scene gets the bundled one that
+            fits it.
+        arguments: The other arguments of `Segmenter`.
+
+    Raises:
+        IICError: The model that is named cannot be opened, or none is named and none is bundled.
+    """
+
+    def __init__(self, model: Model | Segmenter | None = None, **arguments: Unpack[EngineArguments]) -> None:
+        self._arguments = arguments
+        self._segmenters: dict[str, Segmenter] = {}
+        self._selector = ModelSelector(model.model if isinstance(model, Segmenter) else model)
+        if isinstance(model, Segmenter):
+            self._segmenters[model.model.digest] = model
+        elif self._selector.named is not None:
+            self._open(self._selector.named)
+
+    def for_scene(self, info: SceneInfo) -> Segmenter:
+        """Return the segmenter for a scene.
+
+        Raises:
+            IICError: No model is named and the scene does not tell its resolution, or the model cannot be opened.
+        """
+        return self._open(self._selector.for_scene(info))
+
+    def _open(self, model: ModelFile) -> Segmenter:
+        if model.digest not in self._segmenters:
+            self._segmenters[model.digest] = Segmenter(model, **self._arguments)
+        return self._segmenters[model.digest]
+
+
+def group_by_shape(items: Iterable[T], rect: Callable[[T], Rect], batch: int) -> Iterator[list[T]]:
+    """Group consecutive items, at most `batch` of them, whose rectangles have the same shape.
+
+    A group is what an engine runs at once.
+    """
+    group: list[T] = []
     for item in items:
-        if run and (len(run) == most or _shape(rect(item)) != _shape(rect(run[0]))):
-            yield run
-            run = []
-        run.append(item)
-    if run:
-        yield run
+        if group and (len(group) == batch or _shape(rect(item)) != _shape(rect(group[0]))):
+            yield group
+            group = []
+        group.append(item)
+    if group:
+        yield group
+
+
+def _known_pixels(image: NDArray[Any], valid: Mask | None) -> Mask | None:
+    return valid_pixels(image, None, None if valid is None else valid.astype(np.uint8))
 
 
 def _shape(rect: Rect) -> tuple[int, int]:
     return rect.height, rect.width
 
 
-def _core(whole: Labels, tile: Tile, valid: NDArray[np.bool_] | None, empty: int) -> Labels:
-    core = whole[tile.crop]
+def _crop(values: LabelArray, tile: Tile, valid: Mask | None, empty: int) -> LabelArray:
+    core = values[tile.crop]
     return core if valid is None else np.where(valid[tile.crop], core, np.uint8(empty))

@@ -2,9 +2,11 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
+import tomllib
 import zipfile
 from collections import Counter
 from collections.abc import Callable
@@ -13,12 +15,16 @@ from pathlib import Path
 from types import ModuleType
 
 import numpy as np
+import pyogrio
 import pytest
 import rasterio
-from conftest import landscape
+import shapely
 from PIL import Image
-from tiny_onnx import make_model
+from support.maps import TRANSFORM, named, random_labels, write_map, write_shapes
+from support.scenes import landscape, write_points
+from support.tiny_onnx import make_model
 
+from iic_geotools import assess_map, change_map, clean_map, zone_statistics
 from iic_runtime import segment_raster
 
 MakeScene = Callable[..., Path]
@@ -42,15 +48,20 @@ def read(path: Path) -> np.ndarray:
 
 @pytest.fixture
 def command(tmp_path: Path) -> Path:
-    """iic-segment-raster as it is installed: a script of another Python."""
-    path = os.pathsep.join(str(Path(each).resolve()) for each in sys.path if each)
-    script = tmp_path / "iic-segment-raster"
+    """iic-segment-raster as it is installed: a script of another Python. Beside it lie the others."""
+    write_script(tmp_path / "iic-map", "iic_geotools.cli.map")
+    write_script(tmp_path / "iic-model", "iic_runtime.cli.model")
+    return write_script(tmp_path / "iic-segment-raster", "iic_runtime.cli.segment_raster")
+
+
+def write_script(script: Path, module: str) -> Path:
+    path = os.pathsep.join(str(Path(entry).resolve()) for entry in sys.path if entry)
     script.write_text(
         f"#!/bin/sh\n[ -z \"$PYTHONPATH$PROJ_LIB\" ] || echo 'the environment of QGIS leaks' >&2\n"
         f'export PYTHONPATH="{path}"\n'
         # what a shell starts in the background is deaf to SIGINT
         f'exec "{sys.executable}" -c "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); '
-        f'from iic_runtime.cli.segment_raster import main; main()" "$@"\n'
+        f'from {module} import main; main()" "$@"\n'
     )
     script.chmod(0o755)
     return script
@@ -75,7 +86,12 @@ def qgis(tmp_path: Path, command: Path) -> Callable[..., "subprocess.CompletedPr
 
     def run(*arguments: object) -> "subprocess.CompletedProcess[str]":
         return subprocess.run(
-            [str(each) for each in arguments], capture_output=True, text=True, env=environment, check=False
+            [str(argument) for argument in arguments],
+            capture_output=True,
+            text=True,
+            env=environment,
+            cwd=tmp_path,
+            check=False,
         )
 
     return run
@@ -93,24 +109,25 @@ def test_segment_raster_in_qgis(
     scene = make_scene(values[[3, 0, 1, 2]], nodata=0, descriptions=None)
     outputs = {"OUTPUT": "land cover.tif", "CONFIDENCE": "sure.tif", "POLYGONS": "polygons.gpkg"}
     files = {key: tmp_path / name for key, name in outputs.items()}
-    given = [f"INPUT={scene}", f"MODEL={model}", "BANDS=2,3,4,1", *(f"{k}={v}" for k, v in files.items())]
+    given = [f"INPUT={scene}", f"MODEL={model}", "BANDS=2,3,4,1", "MIN_CONFIDENCE=0.4"]
+    given += [f"{key}={file}" for key, file in files.items()]
     done = qgis("qgis_process.bin", "run", "iic:segmentraster", "--", *given)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "100 - done." in done.stdout
     assert "leaks" not in done.stdout + done.stderr
-    segment_raster(scene, tmp_path / "own.tif", model, bands=["2", "3", "4", "1"])
+    segment_raster(scene, tmp_path / "own.tif", model, bands=["2", "3", "4", "1"], min_confidence=0.4)
     labels = read(files["OUTPUT"])
     assert np.array_equal(labels, read(tmp_path / "own.tif"))
     assert files["CONFIDENCE"].exists()
 
     # QGIS opens them as they are: the legends are the model's, and what is drawn has their colours.
     picture = Path(os.environ.get("IIC_KEEP_PICTURES", tmp_path)) / "qgis.png"
-    render = Path(__file__).with_name("qgis_render.py")
-    told = qgis(SYSTEM_PYTHON, render, picture, files["OUTPUT"], files["POLYGONS"])
+    render = Path(__file__).parents[1] / "support" / "qgis_render.py"
+    output = qgis(SYSTEM_PYTHON, render, picture, files["OUTPUT"], files["POLYGONS"])
     plain = qgis(SYSTEM_PYTHON, render, tmp_path / "own.png", tmp_path / "own.tif")
     colours = {"cluster 0": "#0072b2", "cluster 1": "#e69f00", "cluster 2": "#009e73", "cluster 3": "#cc79a7"}
     expected = {"legends": [colours, colours], "drawn": True}
-    assert json.loads(told.stdout.splitlines()[-1]) == expected, told.stderr
+    assert json.loads(output.stdout.splitlines()[-1]) == expected, output.stderr
     assert json.loads(plain.stdout.splitlines()[-1])["legends"] == [colours], plain.stderr
     drawn = Counter(map(tuple, np.asarray(Image.open(picture).convert("RGB")).reshape(-1, 3).tolist()))
     for value in set(np.unique(labels)) - {255}:
@@ -119,7 +136,175 @@ def test_segment_raster_in_qgis(
 
 
 @pytest.mark.qgis
-def test_errors_are_told_in_qgis(
+def test_clicks_become_a_map_in_qgis(
+    qgis: Callable[..., "subprocess.CompletedProcess[str]"], make_scene: MakeScene, tmp_path: Path
+) -> None:
+    values = landscape(200, 240)
+    values[:, :, 120:] //= 3
+    scene = make_scene(values)
+    model, named, land = tmp_path / "m.onnx", tmp_path / "named.onnx", tmp_path / "land.tif"
+    model.write_bytes(make_model(full=(12, 12), half=(), features=True))
+    rows, columns = [20, 90, 160, 40, 100, 180], [30, 80, 40, 150, 220, 180]
+    clicks = write_points(tmp_path / "clicks.gpkg", rows, columns, ["light"] * 3 + ["dark"] * 3, field="kind")
+    given = [f"INPUT={scene}", f"MODEL={model}", f"LABELS={clicks}", "FIELD=kind", f"NAMED={named}"]
+    given += [f"OUTPUT={land}", f"PLACES={tmp_path / 'places.gpkg'}"]
+    done = qgis("qgis_process.bin", "run", "iic:nameclusters", "--", *given)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "2 classes by 6 labelled pixels" in done.stdout + done.stderr
+    labels = read(land)
+    assert (labels[:, :116] == 1).mean() > 0.75
+    assert (labels[:, 124:] == 0).mean() > 0.75
+    again = tmp_path / "again.gpkg"
+    given = [f"INPUT={scene}", f"MODEL={named}", "COUNT=4", f"OUTPUT={again}"]
+    done = qgis("qgis_process.bin", "run", "iic:suggestplaces", "--", *given)
+    assert done.returncode == 0, done.stdout + done.stderr
+    picture = Path(os.environ.get("IIC_KEEP_PICTURES", tmp_path)) / "clicks.png"
+    render = Path(__file__).parents[1] / "support" / "qgis_render.py"
+    output = qgis(SYSTEM_PYTHON, render, picture, land)
+    assert json.loads(output.stdout.splitlines()[-1])["legends"] == [{"dark": "#0072b2", "light": "#e69f00"}]
+    drawn = Counter(map(tuple, np.asarray(Image.open(picture).convert("RGB")).reshape(-1, 3).tolist()))
+    assert min(drawn[0, 0x72, 0xB2], drawn[0xE6, 0x9F, 0]) > 1000
+    for file, count in ((tmp_path / "places.gpkg", 10), (again, 4)):
+        assert 1 <= pyogrio.read_info(file)["features"] <= count
+
+
+CLASSES = named("water", "forest's", "town")
+LEGEND = {entry.name: entry.colour.lower() for entry in CLASSES}
+
+
+@pytest.fixture
+def run_algorithm(
+    qgis: Callable[..., "subprocess.CompletedProcess[str]"],
+) -> Callable[..., str]:
+    """Run an algorithm, from names in the working folder; return the log."""
+
+    def run(name: str, *given: str) -> str:
+        done = qgis("qgis_process.bin", "run", f"iic:{name}", "--", *given)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "leaks" not in done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    return run
+
+
+def legends(
+    qgis: Callable[..., "subprocess.CompletedProcess[str]"], picture: Path, *files: Path
+) -> list[object]:
+    """Draw layers with their legends, and return these."""
+    folder = Path(os.environ.get("IIC_KEEP_PICTURES", picture.parent))
+    render = Path(__file__).parents[1] / "support" / "qgis_render.py"
+    done = qgis(SYSTEM_PYTHON, render, folder / picture.name, *files)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])["legends"]
+
+
+@pytest.mark.qgis
+def test_a_map_is_cleaned_and_compared_in_qgis(
+    qgis: Callable[..., "subprocess.CompletedProcess[str]"],
+    run_algorithm: Callable[..., str],
+    tmp_path: Path,
+) -> None:
+    labels = random_labels(90, 120, 3, patch=15)
+    labels[40, 50] = (labels[40, 50] + 1) % 3
+    write_map(tmp_path / "raw.tif", labels, classes=CLASSES)
+    log = run_algorithm("cleanmap", "INPUT=raw.tif", "MAJORITY=0", "SIEVE=1.5", "OUTPUT=clean.tif")
+    assert "100 - done." in log
+    clean_map(tmp_path / "raw.tif", tmp_path / "own.tif", sieve=1.5)
+    assert np.array_equal(read(tmp_path / "clean.tif"), read(tmp_path / "own.tif"))
+    assert read(tmp_path / "clean.tif")[40, 50] != labels[40, 50]
+
+    later = write_map(tmp_path / "later.tif", np.roll(labels, 30, axis=1), classes=CLASSES)
+    given = ("BEFORE=clean.tif", "AFTER=later.tif", "OUTPUT=change.tif", "TABLE=change.csv")
+    assert "before, ha" in run_algorithm("changemap", *given)
+    change = change_map(
+        tmp_path / "clean.tif", later, tmp_path / "own change.tif", tables=[tmp_path / "own.csv"]
+    )
+    assert np.array_equal(read(tmp_path / "change.tif"), read(tmp_path / "own change.tif"))
+    assert (tmp_path / "change.csv").read_text() == (tmp_path / "own.csv").read_text()
+    shown = legends(qgis, tmp_path / "change.png", tmp_path / "change.tif", tmp_path / "clean.tif")
+    assert shown == [{entry.name: entry.colour.lower() for entry in change.classes}, LEGEND]
+
+    # A vector layer of the same name has no style of its own, because QGIS would look for both in one file.
+    style = (tmp_path / "clean.qml").read_bytes()
+    west, north = TRANSFORM @ (10, 10)
+    write_shapes(
+        tmp_path / "field.gpkg", [shapely.box(west, north - 9, west + 9, north)], "EPSG:2154", id=[1]
+    )
+    run_algorithm("polygonstatistics", "INPUT=clean.tif", "ZONES=field.gpkg", "OUTPUT=clean.gpkg")
+    assert (tmp_path / "clean.gpkg").exists()
+    assert (tmp_path / "clean.qml").read_bytes() == style
+
+
+def label_sample(sample: Path, out: Path, labels: np.ndarray) -> Path:
+    """Give places the class that the map has there, but the first five water."""
+    _, _, shapes, (_, numbers) = pyogrio.raw.read(sample)
+    points = shapely.from_wkb(shapes)
+    columns, rows = ~TRANSFORM @ (shapely.get_x(points), shapely.get_y(points))
+    kinds = [CLASSES[value].name for value in labels[rows.astype(int), columns.astype(int)]]
+    fields = [np.array(["water"] * 5 + kinds[5:], object), numbers]
+    metadata = pyogrio.read_info(sample)["layer_metadata"]
+    pyogrio.raw.write(
+        out,
+        shapes,
+        fields,
+        ["kind", "number"],
+        geometry_type="Point",
+        crs="EPSG:2154",
+        layer_metadata=metadata,
+    )
+    return out
+
+
+@pytest.mark.qgis
+def test_a_map_is_assessed_and_measured_in_qgis(
+    qgis: Callable[..., "subprocess.CompletedProcess[str]"],
+    run_algorithm: Callable[..., str],
+    tmp_path: Path,
+) -> None:
+    labels = random_labels(90, 120, 3, patch=15)
+    write_map(tmp_path / "raw.tif", labels, classes=CLASSES)
+    clean_map(tmp_path / "raw.tif", tmp_path / "map.tif", majority=1)  # has colours
+    log = run_algorithm("drawsample", "INPUT=map.tif", "COUNT=60", "SEED=3", "OUTPUT=sample.gpkg")
+    assert "in the field class: water, forest's, town." in log
+    assert pyogrio.read_info(tmp_path / "sample.gpkg")["features"] == 60
+    form = (tmp_path / "sample.qml").read_text()
+    assert 'type="ValueMap"' in form
+    again = qgis(
+        "qgis_process.bin", "run", "iic:drawsample", "--", "INPUT=map.tif", "OUTPUT=sample.gpkg", "COUNT=60"
+    )
+    assert "exists, perhaps with labels" in again.stdout + again.stderr
+
+    # A layer with a filter is saved first, and still knows that it was drawn by class.
+    seen = label_sample(tmp_path / "sample.gpkg", tmp_path / "seen.gpkg", read(tmp_path / "map.tif"))
+    samples = "SAMPLES=seen.gpkg|subset=number < 100"
+    given = ("INPUT=map.tif", samples, "FIELD=kind", "DESIGN=simple", "OUTPUT=report.html", "CSV=report.csv")
+    log = run_algorithm("assessmap", *given)
+    reports = [tmp_path / "own.csv"]
+    own = assess_map(tmp_path / "map.tif", seen, label_field="kind", design="simple", reports=reports)
+    assert "These samples were drawn by class" in log
+    assert own.sentence() in log
+    assert (tmp_path / "report.csv").read_text() == (tmp_path / "own.csv").read_text()
+    assert "<html" in (tmp_path / "report.html").read_text()
+
+    parcels = [
+        shapely.box(*(TRANSFORM @ (x, y + 29.5)), *(TRANSFORM @ (x + 29.5, y)))
+        for y in range(0, 90, 30)
+        for x in range(0, 120, 30)
+    ]
+    write_shapes(tmp_path / "parcels.gpkg", parcels, "EPSG:2154", owner=[f"o{i}" for i in range(12)])
+    zones = "ZONES=parcels.gpkg|subset=owner <> 'o0'"  # a filter, which the file itself does not know
+    log = run_algorithm("polygonstatistics", "INPUT=map.tif", zones, "OUTPUT=areas.gpkg")
+    assert "11 polygons, 3 classes" in log
+    zone_statistics(tmp_path / "map.tif", tmp_path / "parcels.gpkg", tmp_path / "own.gpkg")
+    measured, expected = (pyogrio.raw.read(tmp_path / name)[3] for name in ("areas.gpkg", "own.gpkg"))
+    assert all(np.array_equal(a, b[1:]) for a, b in zip(measured, expected, strict=True))
+    files = [tmp_path / name for name in ("sample.gpkg", "areas.gpkg", "map.tif")]
+    white = {"": "#ffffff"}
+    assert legends(qgis, tmp_path / "areas.png", *files) == [LEGEND | white, LEGEND | white, LEGEND]
+
+
+@pytest.mark.qgis
+def test_errors_are_shown_in_qgis(
     qgis: Callable[..., "subprocess.CompletedProcess[str]"],
     make_scene: MakeScene,
     model: Path,
@@ -160,7 +345,7 @@ def test_without_a_model_the_bundled_one_is_taken(
 ) -> None:
     script = command.read_text()
     elsewhere = (
-        f"from pathlib import Path; from iic_runtime import bundled; bundled.FOLDER = Path('{bundle}'); "
+        f"from pathlib import Path; from iic_runtime.model import select; select.FOLDER = Path('{bundle}'); "
     )
     command.write_text(script.replace('-c "', f'-c "{elsewhere}'))
     options = running.arguments(str(make_scene(landscape(60, 80))), str(tmp_path / "map.tif"), model="")
@@ -169,7 +354,7 @@ def test_without_a_model_the_bundled_one_is_taken(
     assert "Model: aerial (for 0.2 to 1 m; the scene has 0.5 m)" in said
 
 
-def test_cancelled_it_ends_and_can_go_on(command: Path, make_scene: MakeScene, tmp_path: Path) -> None:
+def test_a_cancelled_run_ends(command: Path, make_scene: MakeScene, tmp_path: Path) -> None:
     model = tmp_path / "slow.onnx"
     model.write_bytes(make_model(full=(32, 32), half=((64, 1), (64, 2))))
     scene = make_scene(landscape(1000, 1000))
@@ -199,5 +384,21 @@ def test_the_zip_is_what_qgis_installs(tmp_path: Path) -> None:
         names = set(archive.namelist())
         metadata = archive.read("iic_segment/metadata.txt").decode()
     assert {"iic_segment/__init__.py", "iic_segment/metadata.txt", "iic_segment/LICENSE"} <= names
-    assert f"version={__version__}\n" in metadata
+    project = tomllib.loads((PLUGIN.parents[1] / "pyproject.toml").read_text())["project"]["urls"]
+    facts = {"version": __version__, "qgisMaximumVersion": "4.99", "tracker": project["Issues"]}
+    facts |= {"homepage": project["Homepage"], "repository": project["Homepage"]}
+    for key, value in facts.items():
+        assert f"\n{key}={value}\n" in metadata
     assert not any("__pycache__" in name for name in names)
+
+
+def test_the_documentation_shows_every_algorithm_with_its_parameters() -> None:
+    page = (PLUGIN.parents[1] / "docs" / "embedding-qgis.md").read_text()
+    shown = dict(re.findall(r"^    qgis_process run iic:(\w+) -- (.+)$", page, re.M))
+    source = "".join(file.read_text() for file in (PLUGIN / "iic_segment").glob("*.py"))
+    blocks = re.findall(r'NAME, TITLE = "(\w+)", "([^"]+)"(.+?)(?=\nclass |\Z)', source, re.S)
+    assert {name for name, _, _ in blocks} == set(shown)
+    for name, title, code in blocks:
+        assert f"\n| {title} | " in page
+        keys = re.findall(r"(?:^| )([A-Z_]+)=", shown[name])
+        assert [key for key in keys if f'"{key}"' not in code] == []

@@ -1,1 +1,1 @@
-"""Commands: thin shells over functions of the same arguments. Importing one imports nothing heavy."""
+"""Commands: thin shells over functions with the same arguments. Importing a command imports nothing heavy."""

@@ -1,33 +1,67 @@
-"""`iic-model list | show | validate | rename`."""
+"""`iic-model list | show | get | index | validate | benchmark | rename | name | suggest`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
-from iic_geotools.shell import Traceback, shell
-
-app = typer.Typer(
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    no_args_is_help=True,
-    help="Look into models, bundled ones and files, and name their classes.",
+from iic_geotools.cli import (
+    App,
+    AsJson,
+    Overwrite,
+    ProgressJson,
+    Quiet,
+    Traceback,
+    Verbose,
+    Version,
+    shell,
+    show_progress,
 )
+from iic_runtime.benchmark import SECONDS
+from iic_runtime.cli.options import Bands, DeviceName, MatchGsd, Nodata, ReflectanceText, RescaleMode, Threads
+from iic_runtime.naming import SMOOTHING, SUGGESTED_PLACES
+
+app = App(no_args_is_help=True)
 main = app
-Model = Annotated[
-    str, typer.Argument(help="The model file, or the name of a bundled model.", show_default=False)
+Scene = Annotated[
+    Path, typer.Option("--scene", help="The scene: anything that GDAL opens.", show_default=False)
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Model = Annotated[
+    str,
+    typer.Argument(
+        help="The model file, its https:// address, or the name of a bundled model.", show_default=False
+    ),
+]
+Index = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE|URL",
+        help="The index of a collection of models.",
+        show_default=False,
+    ),
+]
+
+
+@app.callback()
+def iic_model(version: Version = False) -> None:
+    """Print, get, validate, measure, rename models and name their classes: bundled ones, files and addresses."""
 
 
 @app.command(name="list")
-def list_models(as_json: AsJson = False, traceback: Traceback = False) -> None:
-    """Print the models that come with the package."""
+def list_models(index: Index = None, as_json: AsJson = False, traceback: Traceback = False) -> None:
+    """Print the models that come with the package, or those of a collection."""
     with shell(traceback=traceback):
-        from iic_runtime.bundled import bundled_models
-        from iic_runtime.cli.tables import models_json, print_models
+        from iic_runtime.cli.tables import entries_json, models_json, print_entries, print_models
+        from iic_runtime.model.remote.collection import Collection
+        from iic_runtime.model.select import bundled_models
 
-        if as_json:
+        if index is not None:
+            entries = Collection.read(index).entries
+            if as_json:
+                typer.echo(entries_json(entries))
+            else:
+                print_entries(entries)
+        elif as_json:
             typer.echo(models_json(bundled_models()))
         else:
             print_models(bundled_models())
@@ -36,33 +70,122 @@ def list_models(as_json: AsJson = False, traceback: Traceback = False) -> None:
 @app.command()
 def show(
     model: Model,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the card as it stands in the file.")] = False,
+    style: Annotated[
+        Literal["table", "json", "huggingface"],
+        typer.Option(
+            "--format",
+            help="A table, the JSON that is in the file, or the README.md of a Hugging Face repository.",
+        ),
+    ] = "table",
+    as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
     traceback: Traceback = False,
 ) -> None:
-    """Print a model's card as a table."""
+    """Print the card of a model."""
     with shell(traceback=traceback):
-        from iic_runtime.bundled import find_model
+        from iic_runtime.model.select import find_model
 
-        found = find_model(model)
-        if as_json:
-            typer.echo(found.card.to_json())
+        file = find_model(model)
+        if as_json or style == "json":
+            typer.echo(file.card.to_json())
+        elif style == "huggingface":
+            from iic_runtime.model.huggingface import huggingface_card
+
+            typer.echo(huggingface_card(file), nl=False)
         else:
             from iic_runtime.cli.tables import print_card
 
-            print_card(found)
+            print_card(file)
+
+
+@app.command()
+def get(
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME|URL",
+            help="The https:// address of a model file, with #sha256=DIGEST behind it if the digest is known; or the "
+            "name of a model in the collection.",
+            show_default=False,
+        ),
+    ],
+    index: Index = None,
+    refresh: Annotated[
+        bool, typer.Option("--refresh", help="Download again what an address held before.")
+    ] = False,
+    quiet: Quiet = False,
+    traceback: Traceback = False,
+) -> None:
+    """Download a model into the cache, unless it is there, and print its path."""
+    with shell(quiet=quiet, traceback=traceback):
+        from iic_runtime.model.remote.cache import get_model
+
+        typer.echo(str(get_model(model, index=index, refresh=refresh).path))
+
+
+@app.command(name="index")
+def write_index(
+    models: Annotated[
+        list[Path],
+        typer.Argument(help="The model files, .onnx, in the folder of the index.", show_default=False),
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The index, .json.", show_default=False)],
+    traceback: Traceback = False,
+) -> None:
+    """Write the index of a collection of models: names, digests and what they are made for."""
+    with shell(traceback=traceback):
+        from iic_runtime.model.remote.collection import write_index as function
+
+        typer.echo(f"{out}: {len(function(models, out).entries)} models")
 
 
 @app.command()
 def validate(model: Model, traceback: Traceback = False) -> None:
-    """Check that graph and card keep their promises, by running the model; exit code 1 if they do not."""
+    """Check that graph and card keep their promises, by running the model; exit with code 1 if they do not."""
     with shell(traceback=traceback):
-        from iic_runtime.validate import validate_model
+        from iic_runtime.model.validate import validate_model
 
         checks = validate_model(model)
         for check in checks:
-            found = f" ({check.found})" if check.found else ""
-            typer.echo(f"{'ok  ' if check.kept else 'FAIL'} {check.promise}{found}")
+            detail = f" ({check.detail})" if check.detail else ""
+            typer.echo(f"{'ok  ' if check.kept else 'FAIL'} {check.promise}{detail}")
         if not all(check.kept for check in checks):
+            raise typer.Exit(1)
+
+
+@app.command()
+def benchmark(
+    model: Model,
+    scene: Annotated[
+        Path | None,
+        typer.Option(
+            help="Take the tiles from this scene, and map it with the best settings. By default tiles are noise.",
+            show_default=False,
+        ),
+    ] = None,
+    bands: Bands = None,
+    seconds: Annotated[float, typer.Option(help="How long each setting is run, at least.")] = SECONDS,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+    traceback: Traceback = False,
+) -> None:
+    """Measure speed, start-up, memory and energy on every engine here, and say which options are best."""
+    with shell(quiet=quiet, traceback=traceback):
+        from iic_runtime.benchmark.benchmark import benchmark_model
+        from iic_runtime.cli.tables import print_benchmark
+
+        with show_progress(quiet=quiet or as_json) as progress:
+            result = benchmark_model(
+                model,
+                scene,
+                bands=None if bands is None else bands.split(","),
+                seconds=seconds,
+                progress=progress,
+            )
+        if as_json:
+            typer.echo(result.to_json())
+        else:
+            print_benchmark(result)
+        if result.best is None:
             raise typer.Exit(1)
 
 
@@ -73,19 +196,144 @@ def rename(
         list[str],
         typer.Argument(
             metavar="OLD=NEW[:#rrggbb]...",
-            help='Class by name or number, e.g. "cluster 0=water:#0000ff"; OLD=:#rrggbb changes the colour only.',
+            help='A class by name or number, e.g. "cluster 0=water:#0000ff"; OLD=:#rrggbb changes only the colour. '
+            "Classes that are given one name become one class.",
             show_default=False,
         ),
     ],
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", help="Write a changed copy here; by default the file itself is changed."),
+        typer.Option(
+            "--out", "-o", help="Write a changed copy to this file. By default the file itself is changed."
+        ),
     ] = None,
     traceback: Traceback = False,
 ) -> None:
-    """Change names and colours of a model's classes; graph and weights stay as they are."""
+    """Change names and colours of a model's classes, or merge them; nothing is trained or fitted."""
     with shell(traceback=traceback):
-        from iic_runtime.renaming import rename as function
+        from iic_runtime.model.rename import rename as function
 
-        for label, each in enumerate(function(model, changes, out).classes):
-            typer.echo(f"{label} {each.name} {each.colour}")
+        for label, map_class in enumerate(function(model, changes, out).classes):
+            typer.echo(f"{label} {map_class.name} {map_class.colour}")
+
+
+@app.command()
+def name(
+    model: Model,
+    labels: Annotated[
+        Path,
+        typer.Option(
+            help="Points or polygons with a class field, or a raster of classes, in any CRS.",
+            show_default=False,
+        ),
+    ],
+    scene: Scene,
+    out: Annotated[Path, typer.Option("--out", "-o", help="The named model, .onnx.", show_default=False)],
+    label_field: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FIELD",
+            help="The field that holds the class. By default the only one, or one named class.",
+            show_default=False,
+        ),
+    ] = None,
+    smoothing: Annotated[
+        int,
+        typer.Option(
+            metavar="PX", help="Average class probabilities over this many pixels in each direction."
+        ),
+    ] = SMOOTHING,
+    suggestions: Annotated[
+        Path | None,
+        typer.Option(
+            "--suggest", help="Also write the places to click next, as points in .gpkg.", show_default=False
+        ),
+    ] = None,
+    bands: Bands = None,
+    rescale: RescaleMode = None,
+    reflectance: ReflectanceText = None,
+    nodata: Nodata = None,
+    match_gsd: MatchGsd = None,
+    device: DeviceName = "auto",
+    threads: Threads = None,
+    overwrite: Overwrite = False,
+    progress_json: ProgressJson = False,
+    verbose: Verbose = False,
+    quiet: Quiet = False,
+    traceback: Traceback = False,
+) -> None:
+    """Name the classes of a model by a few labels on a scene, and say how well they are recognised."""
+    with (
+        shell(verbose, quiet, traceback),
+        show_progress(quiet=quiet, as_json=progress_json) as progress,
+    ):
+        from iic_geotools.scene.reflectance import parse_reflectance
+        from iic_runtime.naming.name import name_model
+
+        named = name_model(
+            model,
+            labels,
+            scene,
+            out,
+            label_field=label_field,
+            bands=None if bands is None else bands.split(","),
+            rescale=rescale,
+            reflectance=None if reflectance is None else parse_reflectance(reflectance),
+            nodata=nodata,
+            match_gsd=match_gsd,
+            smoothing=smoothing,
+            suggestions=suggestions,
+            device=device,
+            threads=threads,
+            overwrite=overwrite,
+            progress=progress,
+        )
+    for line in (named.sentence(), *named.advice):
+        typer.echo(line, err=progress_json)
+
+
+@app.command()
+def suggest(
+    model: Model,
+    scene: Scene,
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="The places, as points in .gpkg.", show_default=False)
+    ],
+    count: Annotated[int, typer.Option(help="Number of places.")] = SUGGESTED_PLACES,
+    bands: Bands = None,
+    rescale: RescaleMode = None,
+    reflectance: ReflectanceText = None,
+    nodata: Nodata = None,
+    match_gsd: MatchGsd = None,
+    device: DeviceName = "auto",
+    threads: Threads = None,
+    overwrite: Overwrite = False,
+    progress_json: ProgressJson = False,
+    verbose: Verbose = False,
+    quiet: Quiet = False,
+    traceback: Traceback = False,
+) -> None:
+    """Write the places of a scene that a model is least sure of: give them a class, and they are labels."""
+    with (
+        shell(verbose, quiet, traceback),
+        show_progress(quiet=quiet, as_json=progress_json) as progress,
+    ):
+        from iic_geotools.scene.reflectance import parse_reflectance
+        from iic_runtime.naming.suggestions import suggest_places
+
+        places = suggest_places(
+            model,
+            scene,
+            out,
+            count=count,
+            bands=None if bands is None else bands.split(","),
+            rescale=rescale,
+            reflectance=None if reflectance is None else parse_reflectance(reflectance),
+            nodata=nodata,
+            match_gsd=match_gsd,
+            device=device,
+            threads=threads,
+            overwrite=overwrite,
+            progress=progress,
+        )
+    typer.echo(f"{out}: {len(places)} places to click", err=progress_json)

@@ -1,7 +1,7 @@
 """`rio iic-segment`: the command as a plugin of rasterio's command line.
 
-rio is built on click, our commands on typer, which brings a click of its own: a command of the one cannot be hung
-into the other. So the options are read off the signature of our command and said again in rio's click.
+rio is built on click, our commands on typer, which may bring a click of its own, so that a command of the one cannot
+be added to the other. Therefore this module reads the options from our command and declares them with rio's click.
 """
 
 from collections.abc import Callable
@@ -17,10 +17,14 @@ from typer.utils import get_params_from_function
 
 from iic_runtime.cli.segment_raster import segment_raster
 
+# rio has an option --version itself.
+_OMITTED = {"version"}
+
 
 def rio_command(name: str, function: Callable[..., None]) -> click.Command:
-    """A typer command function as a command of rio, which lends it its verbosity and its GDAL environment."""
-    parameters = _parameters(function)
+    """Make a command of rio from the function of a typer command, with rio's verbosity and GDAL environment."""
+    metas = get_params_from_function(function)
+    parameters = [_parameter(meta) for meta in metas.values() if meta.name not in _OMITTED]
 
     @click.pass_context
     def run(context: click.Context, /, **values: Any) -> None:
@@ -31,39 +35,36 @@ def rio_command(name: str, function: Callable[..., None]) -> click.Command:
         try:
             with shared.get("env") or nullcontext():
                 function(**values)
-        except typer.Exit as leaving:
-            context.exit(leaving.exit_code)
+        except typer.Exit as error:
+            context.exit(error.exit_code)
 
     return click.Command(name, params=parameters, callback=run, help=function.__doc__)
 
 
-def _parameters(function: Callable[..., None]) -> list[click.Parameter]:
-    return [_parameter(meta) for meta in get_params_from_function(function).values()]
-
-
 def _parameter(meta: ParamMeta) -> click.Parameter:
     info = meta.default
-    kind, many = _plain(meta.annotation)
+    kind, many = _click_type(meta.annotation)
     if isinstance(info, ArgumentInfo):
         return click.Argument([meta.name], type=kind, nargs=-1 if many else 1, required=True)
     flag, dashed = kind is bool, meta.name.replace("_", "-")
-    spelled = info.param_decls or [f"--{dashed}/--no-{dashed}" if flag else f"--{dashed}"]
+    names = info.param_decls or [f"--{dashed}/--no-{dashed}" if flag else f"--{dashed}"]
     return click.Option(
-        [meta.name, *spelled],
+        [meta.name, *names],
         type=None if flag else kind,
         is_flag=flag,
         multiple=many,
         default=info.default,
+        show_default=info.show_default is True and not flag,
         envvar=info.envvar,
         help=info.help,
         metavar=info.metavar,
     )
 
 
-def _plain(kind: Any) -> tuple[Any, bool]:
-    """What click calls a type, and whether it is a list of them."""
+def _click_type(kind: Any) -> tuple[Any, bool]:
+    """Return click's type for an annotation, and whether the parameter takes several values."""
     if get_origin(kind) is UnionType:
-        (kind,) = (each for each in get_args(kind) if each is not NoneType)
+        (kind,) = (member for member in get_args(kind) if member is not NoneType)
     many = get_origin(kind) is list
     if many:
         (kind,) = get_args(kind)

@@ -1,111 +1,74 @@
 """`iic-segment-raster SCENE OUT` and `iic-segment-raster SCENES... FOLDER`."""
 
+import logging
 import os
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING
 
-import typer
+from iic_geotools.cli import (
+    App,
+    Overwrite,
+    ProgressJson,
+    Quiet,
+    Traceback,
+    Verbose,
+    Version,
+    shell,
+    show_progress,
+)
+from iic_geotools.cli.options import CreationOptions, MajorityRadius, SieveArea, parse_creation_options
+from iic_runtime.cli import options
 
-from iic_geotools.shell import Quiet, Traceback, Verbose, shell
+if TYPE_CHECKING:
+    from iic_runtime.raster.arguments import SegmentArguments
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+_LOG = logging.getLogger(__name__)
+app = App()
 main = app
 
 
 @app.command()
 def segment_raster(
-    scenes: Annotated[
-        list[str],
-        typer.Argument(
-            help="The scene: anything GDAL opens. Or several, or a list of them: .txt, STAC .json.",
-            show_default=False,
-        ),
-    ],
-    out: Annotated[
-        Path,
-        typer.Argument(
-            help="The map, a Cloud-Optimised GeoTIFF; of several scenes a folder.", show_default=False
-        ),
-    ],
-    model: Annotated[
-        str | None,
-        typer.Option(
-            envvar="IIC_MODEL",
-            metavar="FILE|NAME",
-            help="A model file, or else a bundled model by name (see iic-model list). "
-            "By default the bundled one made for the scene's ground resolution.",
-            show_default=False,
-        ),
-    ] = None,
-    bands: Annotated[
-        str | None,
-        typer.Option(help="The scene's bands for the model's, in its order: names or numbers, e.g. 4,1,2."),
-    ] = None,
-    device: Annotated[
-        Literal["auto", "cpu", "cuda", "tensorrt"], typer.Option(help="What to compute on.")
-    ] = "auto",
-    tile: Annotated[int | None, typer.Option(help="Pixels a side labelled at once.")] = None,
-    batch: Annotated[int | None, typer.Option(help="Tiles run at once.")] = None,
-    threads: Annotated[int | None, typer.Option(help="Threads of the engine; all cores by default.")] = None,
-    max_memory: Annotated[
-        str | None,
-        typer.Option(
-            help="Choose tile and batch to stay below, e.g. 800M or 2G; by default 1G; 512 px tiles on CPUs."
-        ),
-    ] = None,
-    rescale: Annotated[
-        str | None,
-        typer.Option(
-            help="MIN,MAX or auto (each band's 2nd and 98th percentile): values that become the ends of the model's "
-            "range; off: as they are. By default as the model says."
-        ),
-    ] = None,
-    match_gsd: Annotated[
-        bool, typer.Option("--match-gsd", help="Run at the model's ground resolution.")
-    ] = False,
-    bounds: Annotated[
-        str | None, typer.Option(help='Map only "LEFT BOTTOM RIGHT TOP", in the scene\'s CRS.')
-    ] = None,
-    aoi: Annotated[
-        Path | None, typer.Option(help="Map only inside the polygons of this vector file.")
-    ] = None,
-    nodata: Annotated[
-        float | None, typer.Option(help="The scene's value for no data, over the file's.")
-    ] = None,
-    co: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=VAL", help="Creation option of the COG driver.")
-    ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace outputs that exist.")] = False,
-    resume: Annotated[bool, typer.Option(help="Go on with the parts of an interrupted run.")] = True,
-    confidence: Annotated[
-        Path | None, typer.Option(help="Also write the confidence, 0 to 254, as .tif.")
-    ] = None,
-    polygons: Annotated[
-        Path | None, typer.Option(help="Also write polygons: .gpkg, .fgb or .geojson.")
-    ] = None,
-    min_area: Annotated[float, typer.Option(help="Leave out polygons below this many square metres.")] = 0.0,
-    stats: Annotated[
-        Path | None, typer.Option(help="Also write the area of each class: .json or .csv.")
-    ] = None,
-    preview: Annotated[Path | None, typer.Option(help="Also write a picture of scene and map: .png.")] = None,
-    workers: Annotated[
-        int | None, typer.Option(help="Label with so many processes, each on its share of the cores.")
-    ] = None,
-    scheduler: Annotated[
-        str | None, typer.Option(metavar="ADDRESS", help="Label with the workers of this Dask scheduler.")
-    ] = None,
-    mosaic: Annotated[
-        Path | None, typer.Option(help="Of several scenes: also write a virtual mosaic of the maps: .vrt.")
-    ] = None,
-    asset: Annotated[
-        str | None, typer.Option(help="Of STAC items: which asset is the scene, if there are several.")
-    ] = None,
+    scenes: options.Scenes,
+    out: options.Out,
+    model: options.ModelName = None,
+    asset: options.Asset = None,
+    mask: options.MaskText = None,
+    bands: options.Bands = None,
+    device: options.DeviceName = "auto",
+    tile: options.Tile = None,
+    batch: options.Batch = None,
+    threads: options.Threads = None,
+    max_memory: options.MaxMemory = None,
+    rescale: options.RescaleMode = None,
+    reflectance: options.ReflectanceText = None,
+    match_gsd: options.MatchGsd = None,
+    bounds: options.BoundsText = None,
+    aoi: options.Aoi = None,
+    nodata: options.Nodata = None,
+    co: CreationOptions = None,
+    min_confidence: options.MinConfidence = 0.0,
+    unsure_class: options.UnsureClass = False,
+    majority: MajorityRadius = 0,
+    sieve: SieveArea = 0.0,
+    overwrite: Overwrite = False,
+    resume: options.Resume = True,
+    confidence: options.Confidence = None,
+    polygons: options.Polygons = None,
+    min_area: options.MinArea = 0.0,
+    simplify: options.Simplify = 0.0,
+    stats: options.Stats = None,
+    stats_by: options.StatsBy = None,
+    preview: options.Preview = None,
+    web: options.Web = None,
+    workers: options.Workers = None,
+    scheduler: options.Scheduler = None,
+    mosaic: options.Mosaic = None,
     verbose: Verbose = False,
     quiet: Quiet = False,
-    progress_json: Annotated[
-        bool, typer.Option("--progress-json", help="Print progress as JSON lines, for programs.")
-    ] = False,
+    progress_json: ProgressJson = False,
     traceback: Traceback = False,
+    version: Version = False,
 ) -> None:
     """Map the land cover of a scene with one model and write it to OUT.
 
@@ -113,68 +76,83 @@ def segment_raster(
     name of each scene.
     """
     with shell(verbose, quiet, traceback):
-        # Dask tells of each connection it makes; it looks here when it is imported.
+        # Dask logs each connection that it makes; it reads this variable when it is imported.
         os.environ.setdefault("DASK_LOGGING__DISTRIBUTED", "warning")
-        from iic_geotools.regions import parse_bounds
-        from iic_runtime.outputs import parse_creation_options, parse_size
+        from iic_geotools.errors import UsageError
+        from iic_geotools.scene.reflectance import parse_reflectance
+        from iic_geotools.scene.region import parse_bounds
+        from iic_geotools.scene.valuemask import parse_mask
+        from iic_runtime.raster.arguments import SegmentArguments
 
-        options: dict[str, Any] = {
-            "bands": None if bands is None else bands.split(","),
-            "device": device,
-            "tile": tile,
-            "batch": batch,
-            "threads": threads,
-            "max_memory": None if max_memory is None else parse_size(max_memory),
-            "rescale": rescale,
-            "match_gsd": match_gsd,
-            "bounds": None if bounds is None else parse_bounds(bounds),
-            "aoi": aoi,
-            "nodata": nodata,
-            "co": parse_creation_options(co or []),
-            "overwrite": overwrite,
-            "resume": resume,
-            "confidence": confidence,
-            "polygons": polygons,
-            "min_area": min_area,
-            "stats": stats,
-            "preview": preview,
-            "workers": workers,
-            "scheduler": scheduler,
-        }
-        for_several = {"mosaic": mosaic, "asset": asset}
-        _map(scenes, out, model, options, for_several, quiet, progress_json)
+        arguments = SegmentArguments(
+            asset=None if asset is None else [name.strip() for name in asset.split(",")],
+            mask=None if mask is None else parse_mask(mask),
+            bands=None if bands is None else bands.split(","),
+            device=device,
+            tile=tile,
+            batch=batch,
+            threads=threads,
+            max_memory=None if max_memory is None else options.parse_size(max_memory),
+            rescale=rescale,
+            reflectance=None if reflectance is None else parse_reflectance(reflectance),
+            match_gsd=match_gsd,
+            bounds=None if bounds is None else parse_bounds(bounds),
+            aoi=aoi,
+            nodata=nodata,
+            co=parse_creation_options(co or []),
+            min_confidence=min_confidence,
+            unsure_class=unsure_class,
+            majority=majority,
+            sieve=sieve,
+            overwrite=overwrite,
+            resume=resume,
+            confidence=confidence,
+            polygons=polygons,
+            min_area=min_area,
+            simplify=simplify,
+            stats=stats,
+            stats_by=stats_by,
+            preview=preview,
+            web=web,
+            workers=workers,
+            scheduler=scheduler,
+        )
+        if len(scenes) > 1 or out.is_dir() or not out.suffix:
+            _segment_many(scenes, out, model, mosaic, arguments, quiet, progress_json)
+        elif mosaic is not None:
+            raise UsageError("--mosaic is for several scenes; give a folder as the last argument.")
+        else:
+            _segment_one(scenes[0], out, model, arguments, quiet, progress_json)
 
 
-def _map(
-    scenes: list[str],
+def _segment_one(
+    scene: str,
     out: Path,
     model: str | None,
-    options: dict[str, Any],
-    for_several: dict[str, Any],
+    arguments: "SegmentArguments",
     quiet: bool,
     progress_json: bool,
 ) -> None:
-    """Map one scene to a file or several into a folder, and say what was done."""
-    from iic_geotools.errors import UsageError
-    from iic_runtime.progress import reporter
+    from iic_runtime.raster.segment import segment_raster as function
 
-    several = len(scenes) > 1 or out.is_dir() or not out.suffix
-    with reporter(quiet=quiet, as_json=progress_json) as progress:
-        if several:
-            from iic_runtime.many import segment_rasters
+    with show_progress(quiet=quiet, as_json=progress_json) as progress:
+        summary = function(scene, out, model, progress=progress, **arguments)
+    if not progress_json:
+        _LOG.info("%s", summary.sentence())
 
-            outcomes = segment_rasters(scenes, out, model, progress=progress, **for_several, **options)
-        elif any(for_several.values()):
-            raise UsageError(
-                "--mosaic and --asset are for several scenes; give a folder as the last argument."
-            )
-        else:
-            from iic_runtime.segment import segment_raster as function
 
-            summary = function(scenes[0], out, model, progress=progress, **options)
-    if several:
-        from iic_runtime.cli.tables import report
+def _segment_many(
+    scenes: list[str],
+    folder: Path,
+    model: str | None,
+    mosaic: Path | None,
+    arguments: "SegmentArguments",
+    quiet: bool,
+    progress_json: bool,
+) -> None:
+    from iic_runtime.cli.tables import report_outcomes
+    from iic_runtime.raster.scenes import segment_rasters
 
-        report(outcomes, table=not (quiet or progress_json))
-    elif not (quiet or progress_json):
-        typer.echo(summary.sentence(), err=True)
+    with show_progress(quiet=quiet, as_json=progress_json) as progress:
+        outcomes = segment_rasters(scenes, folder, model, mosaic=mosaic, progress=progress, **arguments)
+    report_outcomes(outcomes, table=not (quiet or progress_json))

@@ -1,0 +1,1 @@
+"""The runtime in other tools: Dask and xarray."""

@@ -1,0 +1,1 @@
+"""Engines that compute labels from pixels: ONNX Runtime and TensorRT."""

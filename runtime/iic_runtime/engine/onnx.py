@@ -1,0 +1,164 @@
+"""ONNX Runtime as an engine, on the CPU or a GPU."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from numpy.typing import NDArray
+
+from iic_geotools.errors import DeviceError, MissingPackageError, ModelError
+from iic_geotools.tiling import TileGrid
+from iic_runtime.engine.base import OUTPUTS, Device, EngineSpec, LabelArray, check_outputs, cores
+from iic_runtime.model.card import Card
+from iic_runtime.model.file import ModelFile
+from iic_runtime.model.onnx_graph import OnnxGraph
+
+_PROVIDERS = {
+    "cpu": "CPUExecutionProvider",
+    "cuda": "CUDAExecutionProvider",
+    "tensorrt": "TensorrtExecutionProvider",
+}
+_TYPES = {
+    "tensor(uint8)": "uint8",
+    "tensor(uint16)": "uint16",
+    "tensor(int16)": "int16",
+    "tensor(float)": "float32",
+}
+_FATAL_ONLY = 4
+
+
+def usable_devices() -> tuple[Device, ...]:
+    """Return the devices that the installed ONNX Runtime was built for, the fastest first, the CPU last.
+
+    Raises:
+        MissingPackageError: ONNX Runtime is not installed.
+    """
+    has_cuda = _PROVIDERS["cuda"] in _onnxruntime().get_available_providers()
+    return ("cuda", "cpu") if has_cuda else ("cpu",)
+
+
+class OnnxEngine:
+    """ONNX Runtime on one execution provider, never silently on another.
+
+    Args:
+        model: The model.
+        spec: How it is run.
+        outputs: The outputs of the graph that are wanted.
+    """
+
+    def __init__(self, model: ModelFile, spec: EngineSpec, outputs: Sequence[str] = OUTPUTS) -> None:
+        runtime = _onnxruntime()
+        provider = _PROVIDERS[spec.device]
+        if provider not in runtime.get_available_providers():
+            raise DeviceError(
+                f"`device` {spec.device} needs onnxruntime-gpu, and the CPU build of onnxruntime is installed here; "
+                "uninstall it and install the extra gpu, or use `device` cpu."
+            )
+        self.spec = spec
+        self._card = model.card
+        content = only_outputs(model.content, outputs)
+        self._session = _open_session(
+            runtime, replace(model, content=content), _providers(model, spec), spec.threads
+        )
+        self.provider = str(self._session.get_providers()[0])
+        if self.provider != provider:
+            raise DeviceError(
+                f"ONNX Runtime cannot use `device` {spec.device} here (it fell back to {self.provider}); check the "
+                "driver and CUDA libraries, or use `device` cpu."
+            )
+        _check_graph(self._session, model)
+        self._options = runtime.RunOptions()
+        # Without this, the part of the graph that leads to an output is computed even if the output is not fetched.
+        self._options.only_execute_path_to_fetches = True
+
+    def run(self, batch: NDArray[Any], confidence: bool) -> tuple[LabelArray, LabelArray | None]:
+        """Return labels and, if asked for, confidence [N, H, W] of raw pixels [N, bands, H, W]."""
+        names = OUTPUTS if confidence else OUTPUTS[:1]
+        outputs = self.fetch(batch, names)
+        check_outputs(self._card, batch.shape, dict(zip(names, outputs, strict=True)))
+        return outputs[0], outputs[1] if confidence else None
+
+    def fetch(self, batch: NDArray[Any], names: Sequence[str]) -> list[NDArray[Any]]:
+        """Return those of the outputs that are named."""
+        try:
+            outputs: list[NDArray[Any]] = self._session.run(list(names), {"image": batch}, self._options)
+        except Exception as error:  # as in _open_session
+            raise ModelError(
+                f"The model failed on {' x '.join(map(str, batch.shape))} pixels ({_reason(error)}); "
+                "try a smaller `tile` or `batch`, and check the model with iic-model validate."
+            ) from error
+        return outputs
+
+
+def only_outputs(content: bytes, names: Sequence[str]) -> bytes:
+    """Leave out the outputs that are not wanted: TensorRT would compute them, and they keep others from being fast."""
+    graph = OnnxGraph.parse(content)
+    kept = [name for name in graph.outputs if name in names]
+    return content if len(kept) == len(graph.outputs) else graph.with_outputs(kept).serialise()
+
+
+def _onnxruntime() -> Any:
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise MissingPackageError.for_extra("onnxruntime", "cpu") from error
+    return onnxruntime
+
+
+def _providers(model: ModelFile, spec: EngineSpec) -> list[Any]:
+    """Return the provider of the device, and after it those that take what it cannot do."""
+    # TensorFloat-32 keeps ten bits of a float32: the labels would not be those that were proven on a CPU.
+    cuda = (_PROVIDERS["cuda"], {"use_tf32": "0"})
+    if spec.device != "tensorrt":
+        return [_PROVIDERS["cpu"]] if spec.device == "cpu" else [cuda, _PROVIDERS["cpu"]]
+    from iic_runtime.engine.tensorrt_cache import provider_options
+
+    # TensorRT builds an engine for the largest shape, the one of an inner tile of a large scene.
+    side = TileGrid(1 << 30, 1 << 30, spec.tile, model.card.halo, model.card.stride).read_side
+    options = provider_options(model.card, model.digest, spec.batch, side)
+    return [(_PROVIDERS["tensorrt"], options), cuda, _PROVIDERS["cpu"]]
+
+
+def _open_session(runtime: Any, model: ModelFile, providers: list[Any], threads: int | None) -> Any:
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads = threads or cores()
+    options.inter_op_num_threads = 1
+    options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_ENABLE_ALL
+    # ONNX Runtime would keep a memory plan for every shape of edge tile for ever.
+    options.enable_mem_pattern = False
+    # Threads that spin while they wait take the cores from the threads that read and write.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    options.log_severity_level = _FATAL_ONLY
+    # ONNX Runtime would print about a damaged model on standard output, and try the same device again.
+    fallback = int(len(providers) > 1)
+    try:
+        return runtime.InferenceSession(model.content, options, providers=providers, enable_fallback=fallback)
+    except Exception as error:  # onnxruntime raises its own types, all bare subclasses of Exception
+        raise ModelError(f"{model.path} cannot be opened by ONNX Runtime: {_reason(error)}") from error
+
+
+def _reason(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[-1] if lines else type(error).__name__
+
+
+def _check_graph(session: Any, model: ModelFile) -> None:
+    """Refuse a graph that does not take and give what the card says."""
+    card: Card = model.card
+    inputs = {node.name: node for node in session.get_inputs()}
+    outputs = {node.name: node for node in session.get_outputs()}
+    problem = None
+    if set(inputs) != {"image"}:
+        problem = f"its inputs are {sorted(inputs)}, not just 'image'"
+    elif _TYPES.get(inputs["image"].type) != card.dtype:
+        problem = f"its graph takes {inputs['image'].type}, its card says {card.dtype}"
+    elif len(inputs["image"].shape) != 4 or inputs["image"].shape[1] not in (len(card.bands), None):
+        problem = f"its graph takes {inputs['image'].shape}, its card says {len(card.bands)} bands"
+    elif not set(OUTPUTS) <= set(outputs):
+        problem = f"its outputs are {sorted(outputs)}; 'labels' and 'confidence' are needed"
+    elif {outputs["labels"].type, outputs["confidence"].type} != {"tensor(uint8)"}:
+        problem = "its labels and confidence are not uint8"
+    if problem:
+        raise ModelError(
+            f"{model.path} cannot be used as a model: {problem}; export it again with iic-export."
+        )

@@ -1,0 +1,115 @@
+"""OpenVINO as an engine on the CPU.
+
+OpenVINO computes in bfloat16 on x86 processors that can, and in float16 on Arm: twice as fast, and another label on
+up to one pixel in a hundred. Here it always computes in float32. Labels are then those of ONNX Runtime, and tiles
+equal the whole image; both are checked on first use of a model (`iic_runtime.engine.parity`).
+"""
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from iic_geotools.errors import MissingPackageError, ModelError
+from iic_runtime.engine.base import OUTPUTS, EngineSpec, LabelArray, check_outputs, cores
+from iic_runtime.engine.onnx import OnnxEngine, only_outputs
+from iic_runtime.engine.parity import prove, recorded_parity
+from iic_runtime.model.file import ModelFile
+
+PACKAGE = "openvino"
+
+
+def prefers_openvino(model: ModelFile) -> bool:
+    """Return whether OpenVINO was shown on this machine to give equal labels faster, without importing it."""
+    parity = recorded_parity(model, PACKAGE)
+    return parity is not None and parity.preferred
+
+
+def open_openvino(model: ModelFile, spec: EngineSpec) -> "OpenVinoEngine":
+    """Open a model on OpenVINO after a comparison with ONNX Runtime, on this machine or recorded.
+
+    Raises:
+        MissingPackageError: OpenVINO is not installed, or nothing is recorded and ONNX Runtime is not installed.
+        DeviceError: OpenVINO gives other labels than ONNX Runtime, or other labels in tiles.
+        ModelError: OpenVINO cannot run the model.
+    """
+    engine = OpenVinoEngine(model, spec)
+    if model.card.task == "segmentation":
+        cpu = EngineSpec("cpu", spec.tile, spec.batch, spec.threads)
+        parity = prove(engine, lambda: OnnxEngine(model, cpu), model, PACKAGE)
+        parity.check(engine.provider, model.card.name)
+    return engine
+
+
+class OpenVinoEngine:
+    """OpenVINO on the CPU in float32, one batch at a time even if several threads ask.
+
+    Args:
+        model: The model.
+        spec: How it is run.
+    """
+
+    def __init__(self, model: ModelFile, spec: EngineSpec) -> None:
+        openvino = _openvino()
+        self.spec = spec
+        self.provider = f"OpenVINO {openvino.__version__.partition('-')[0]}"
+        self._model = model
+        self._core = openvino.Core()
+        self._lock = threading.Lock()
+        self._requests: dict[tuple[str, ...], Any] = {}
+        self._request(OUTPUTS[:1])
+
+    def run(self, batch: NDArray[Any], confidence: bool) -> tuple[LabelArray, LabelArray | None]:
+        """Return labels and, if asked for, confidence [N, H, W] of raw pixels [N, bands, H, W]."""
+        names = OUTPUTS if confidence else OUTPUTS[:1]
+        outputs = self.fetch(batch, names)
+        check_outputs(self._model.card, batch.shape, dict(zip(names, outputs, strict=True)))
+        return outputs[0], outputs[1] if confidence else None
+
+    def fetch(self, batch: NDArray[Any], names: Sequence[str]) -> list[NDArray[Any]]:
+        """Return those of the outputs that are named."""
+        with self._lock:
+            request = self._request(tuple(names))
+            try:
+                results = request.infer({"image": np.ascontiguousarray(batch)}, share_inputs=True)
+            except RuntimeError as error:
+                raise ModelError(
+                    f"The model failed on {' x '.join(map(str, batch.shape))} pixels ({_reason(error)}); "
+                    "try a smaller `tile` or `batch`, or `device` cpu."
+                ) from error
+            return [results[name] for name in names]
+
+    def _request(self, names: tuple[str, ...]) -> Any:
+        """Return the graph with some of its outputs, compiled on first use: OpenVINO computes all that a graph has."""
+        if names not in self._requests:
+            properties = {
+                "INFERENCE_PRECISION_HINT": "f32",
+                "INFERENCE_NUM_THREADS": self.spec.threads or cores(),
+                "NUM_STREAMS": 1,
+                # The threads that read and write need a place on the cores, too.
+                "ENABLE_CPU_PINNING": False,
+            }
+            try:
+                graph = self._core.read_model(only_outputs(self._model.content, names))
+                compiled = self._core.compile_model(graph, "CPU", properties)
+            except RuntimeError as error:
+                raise ModelError(
+                    f"{self._model.path} cannot be opened by OpenVINO ({_reason(error)}); use `device` cpu."
+                ) from error
+            self._requests[names] = compiled.create_infer_request()
+        return self._requests[names]
+
+
+def _openvino() -> Any:
+    try:
+        import openvino
+    except ImportError as error:
+        raise MissingPackageError.for_extra("openvino", "cpu,openvino") from error
+    return openvino
+
+
+def _reason(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[-1].strip() if lines else type(error).__name__

@@ -1,0 +1,152 @@
+"""TensorRT as an engine: runs engine files, without torch.
+
+Names annotated with `trt.` are TensorRT's own objects: a test looks up every attribute that is used on them, and
+how it is called, in the real bindings.
+"""
+
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from iic_geotools.errors import DeviceError, MissingPackageError, ModelError
+from iic_runtime.engine.base import EngineSpec, LabelArray, check_outputs
+from iic_runtime.engine.gpu import Gpu, cuda_runtime, find_gpu, succeed
+from iic_runtime.model.file import EngineFacts, ModelFile
+
+if TYPE_CHECKING:
+    import tensorrt as trt
+
+OLDEST, NEWEST = 10, 11
+
+
+def import_tensorrt() -> Any:
+    """Import the package `tensorrt`.
+
+    Raises:
+        MissingPackageError: It is not installed.
+        DeviceError: Its version is not supported.
+    """
+    try:
+        import tensorrt
+    except ImportError as error:
+        raise MissingPackageError.for_extra("tensorrt", "tensorrt") from error
+    major = int(tensorrt.__version__.split(".")[0])
+    if not OLDEST <= major <= NEWEST:
+        raise DeviceError(
+            f"TensorRT {tensorrt.__version__} is installed; versions {OLDEST} and {NEWEST} are supported."
+        )
+    return tensorrt
+
+
+@dataclass(frozen=True)
+class _Buffer:
+    """Memory on the GPU for one input or output of the largest shape."""
+
+    address: int
+    dtype: np.dtype[Any]
+
+
+class TensorRTEngine:
+    """Runs batches on the first GPU, one at a time even if several threads ask."""
+
+    def __init__(self, model: ModelFile, spec: EngineSpec) -> None:
+        facts = model.engine
+        if facts is None:
+            raise ModelError(f"{model.path} is not a TensorRT engine.")
+        gpu = find_gpu()
+        tensorrt = import_tensorrt()
+        _check_fit(model, facts, gpu, tensorrt.__version__)
+        self.spec = spec
+        self._model, self._cuda = model, cuda_runtime()
+        self._lock = threading.Lock()
+        self.provider = f"TensorRT {tensorrt.__version__} on {gpu.name}"
+        self._engine, self._context = _load(tensorrt, model, facts.portable)
+        self._buffers: dict[str, _Buffer] = {}
+        self._stream = succeed(self._cuda.cudaStreamCreate())
+        self._allocate(tensorrt)
+
+    def run(self, batch: NDArray[Any], confidence: bool) -> tuple[LabelArray, LabelArray | None]:
+        """Return labels and, if asked for, confidence [N, H, W] of raw pixels [N, bands, H, W]."""
+        context: trt.IExecutionContext = self._context
+        names = ["labels", "confidence"] if confidence else ["labels"]
+        with self._lock:
+            pixels = np.ascontiguousarray(batch, self._buffers["image"].dtype)
+            if not context.set_input_shape("image", pixels.shape):
+                raise ModelError(f"{self._model.path} was not built for pixels of shape {pixels.shape}.")
+            self._copy(self._buffers["image"].address, pixels.ctypes.data, pixels.nbytes, to_gpu=True)
+            if not context.execute_async_v3(int(self._stream)):
+                raise DeviceError(f"TensorRT could not run {self._model.path}; see its messages above.")
+            count, _, height, width = pixels.shape
+            outputs = [np.empty((count, height, width), np.uint8) for _ in names]
+            for name, values in zip(names, outputs, strict=True):
+                self._copy(values.ctypes.data, self._buffers[name].address, values.nbytes, to_gpu=False)
+            succeed(self._cuda.cudaStreamSynchronize(self._stream))
+        check_outputs(self._model.card, pixels.shape, dict(zip(names, outputs, strict=True)))
+        return outputs[0], outputs[1] if confidence else None
+
+    def close(self) -> None:
+        """Free the GPU's memory."""
+        buffers, self._buffers = self._buffers, {}
+        for buffer in buffers.values():
+            self._cuda.cudaFree(buffer.address)
+        if buffers:
+            self._cuda.cudaStreamDestroy(self._stream)
+
+    def __del__(self) -> None:
+        if getattr(self, "_buffers", None):
+            self.close()
+
+    def _allocate(self, tensorrt: Any) -> None:
+        """Allocate all tensors at the largest shape that the engine was built for."""
+        engine: trt.ICudaEngine = self._engine
+        context: trt.IExecutionContext = self._context
+        _, _, largest = engine.get_tensor_profile_shape("image", 0)
+        context.set_input_shape("image", tuple(largest))
+        for index in range(engine.num_io_tensors):
+            name = engine.get_tensor_name(index)
+            dtype = np.dtype(tensorrt.nptype(engine.get_tensor_dtype(name)))
+            size = int(np.prod(tuple(context.get_tensor_shape(name)))) * dtype.itemsize
+            self._buffers[name] = _Buffer(int(succeed(self._cuda.cudaMalloc(size))), dtype)
+            context.set_tensor_address(name, self._buffers[name].address)
+        if not {"image", "labels", "confidence"} <= set(self._buffers):
+            raise ModelError(
+                f"{self._model.path} has the tensors {sorted(self._buffers)}; image, labels and confidence are needed."
+            )
+
+    def _copy(self, target: int, source: int, size: int, *, to_gpu: bool) -> None:
+        kinds = self._cuda.cudaMemcpyKind
+        kind = kinds.cudaMemcpyHostToDevice if to_gpu else kinds.cudaMemcpyDeviceToHost
+        succeed(self._cuda.cudaMemcpyAsync(target, source, size, kind, self._stream))
+
+
+def _check_fit(model: ModelFile, facts: EngineFacts, gpu: Gpu, version: str) -> None:
+    """Refuse an engine that was built for another GPU or version of TensorRT, unless it was built to be portable."""
+    there, here = (tuple(map(int, text.split(".")[:2])) for text in (facts.tensorrt, version))
+    if facts.portable:
+        fits = here >= there and float(gpu.capability) >= 8.0
+    else:
+        fits = here == there and gpu.capability == facts.capability
+    if not fits:
+        raise DeviceError(
+            f"{model.path} was built with TensorRT {facts.tensorrt} for {facts.gpu} (compute capability "
+            f"{facts.capability}), but this machine has TensorRT {version} on {gpu.name} ({gpu.capability}); export it "
+            "again on this machine, or run the .onnx file."
+        )
+
+
+def _load(tensorrt: Any, model: ModelFile, portable: bool) -> tuple[Any, Any]:
+    runtime: trt.Runtime = tensorrt.Runtime(tensorrt.Logger(tensorrt.Logger.WARNING))
+    # A portable engine contains code of its own; the file is trusted because its hash is in the card.
+    runtime.engine_host_code_allowed = portable
+    engine: trt.ICudaEngine = runtime.deserialize_cuda_engine(model.content)
+    if engine is None:
+        raise ModelError(f"TensorRT cannot load {model.path}; export it again.")
+    context = engine.create_execution_context()
+    if context is None:
+        raise DeviceError(
+            f"The GPU has too little memory for {model.path}; build it for a smaller tile or batch."
+        )
+    return engine, context

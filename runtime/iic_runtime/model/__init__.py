@@ -1,0 +1,1 @@
+"""Models: the card, model files, and how models are selected, validated and renamed."""

@@ -1,0 +1,1 @@
+"""Models from elsewhere: addresses, the cache of what was downloaded, and collections."""

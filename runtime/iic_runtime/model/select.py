@@ -1,0 +1,213 @@
+"""Which model labels which scene: one that is named, or the bundled one made for the scene's ground resolution.
+
+A model is bundled by being in the folder `data`; all that is known about it is in its card.
+"""
+
+import logging
+import math
+import os
+from functools import cache
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+
+from affine import Affine
+
+from iic_geotools.errors import ModelError, UsageError
+from iic_geotools.geobox import GeoBox
+from iic_geotools.scene.info import SceneInfo
+from iic_runtime.model.card import Card
+from iic_runtime.model.file import ModelFile
+
+_LOG = logging.getLogger(__name__)
+MODEL_VARIABLE = "IIC_MODEL"
+INDEX_VARIABLE = "IIC_MODEL_INDEX"
+"""The environment variable that names the collection in which models are looked for by name."""
+FOLDER: Traversable = files("iic_runtime.model") / "data"
+Model = str | os.PathLike[str] | ModelFile
+# A model that was trained at one resolution tolerates this much more or less.
+RESOLUTION_TOLERANCE = 0.25
+# A range is meant as it is, but the size of a pixel depends a little on how and where in the scene it is measured.
+RANGE_TOLERANCE = 0.05
+
+
+@cache
+def bundled_models() -> tuple[ModelFile, ...]:
+    """Return the bundled models, those for the smallest pixels first."""
+    if not FOLDER.is_dir():
+        return ()
+    models = [
+        ModelFile.parse(Path(str(entry)), entry.read_bytes())
+        for entry in FOLDER.iterdir()
+        if entry.name.endswith(".onnx")
+    ]
+    return tuple(sorted(models, key=lambda model: resolution_range(model.card) or (math.inf, math.inf)))
+
+
+def is_bundled(path: Path) -> bool:
+    """Return whether a file is one of the bundled models."""
+    return path.resolve() in {model.path.resolve() for model in bundled_models()}
+
+
+def find_model(model: Model | None) -> ModelFile:
+    """Return the model that is named, or else the one that the environment variable `IIC_MODEL` names.
+
+    Args:
+        model: A model file, by its path, its https:// address or already read, or the name of a bundled model or of
+            one in the collection that the environment variable `IIC_MODEL_INDEX` names. A file of that name takes
+            precedence, then a bundled model. What is elsewhere is downloaded once and kept (`get_model`).
+
+    Raises:
+        UsageError: No model is named.
+        ModelError: There is no such model, or it cannot be read.
+    """
+    named = _named_model(model)
+    if named is not None:
+        return named
+    if not bundled_models():
+        raise _no_model()
+    raise UsageError(
+        "No model is named, and an array has no ground resolution to choose one by: name "
+        f"{_bundled_names()}, or a file."
+    )
+
+
+def choose_bundled(pixel_size: float) -> ModelFile:
+    """Return the bundled model made for pixels of this size in metres, or else the nearest."""
+
+    def distance(model: ModelFile) -> tuple[float, float]:
+        low, high = resolution_range(model.card) or (math.inf, math.inf)
+        return resolution_misfit(model.card, pixel_size), abs(math.log(pixel_size / math.sqrt(low * high)))
+
+    return min(bundled_models(), key=distance)
+
+
+class ModelSelector:
+    """Selects the model that labels a scene.
+
+    Args:
+        model: As in `find_model`. If no model is named, each scene gets the bundled one that fits it.
+
+    Raises:
+        ModelError: There is no such model, or it cannot be read.
+        UsageError: No model is named, and none is bundled.
+    """
+
+    def __init__(self, model: Model | None = None) -> None:
+        self.named = _named_model(model)
+        if self.named is None and not bundled_models():
+            raise _no_model()
+
+    def for_scene(self, info: SceneInfo) -> ModelFile:
+        """Return the model for a scene.
+
+        Raises:
+            UsageError: No model is named, and the scene does not tell the size of its pixels.
+        """
+        if self.named is not None:
+            return self.named
+        size = ground_resolution(info.grid)
+        if size is None:
+            raise UsageError(
+                f"{info.title} does not tell its ground resolution (it has no CRS or no transform), by which a model "
+                f"could be chosen; give a `model`: {_bundled_names()}, or a file."
+            )
+        model = choose_bundled(size)
+        known = resolution_range(model.card)
+        purpose = "" if known is None else f"for {format_resolution(known)}; "
+        _LOG.info("Model: %s (%sthe scene has %.3g m)", model.card.name, purpose, size)
+        return model
+
+
+def ground_resolution(grid: GeoBox) -> float | None:
+    """Return the side in metres of a square as large as a pixel at the scene's centre; None if it is unknown."""
+    if grid.transform == Affine.identity():  # a sign of no georeference
+        return None
+    return grid.pixel_side
+
+
+def resolution_range(card: Card) -> tuple[float, float] | None:
+    """Return the sizes of the smallest and the largest pixel, in metres, that a model is made for; None if unknown."""
+    if card.gsd_range is not None:
+        return card.gsd_range
+    return None if card.gsd is None else (card.gsd, card.gsd)
+
+
+def format_resolution(sizes: tuple[float, float]) -> str:
+    """Format a range of pixel sizes: "0.2 to 1 m"."""
+    low, high = sizes
+    return f"{low:g} m" if low == high else f"{low:g} to {high:g} m"
+
+
+def resolution_misfit(card: Card, size: float) -> float:
+    """Return how far pixels of `size` metres are from those that a model is made for.
+
+    The misfit is the logarithm of the ratio to the nearest end of the model's range; 0 if the model is made for them.
+    """
+    known = resolution_range(card)
+    if known is None:
+        return math.inf
+    tolerance = RESOLUTION_TOLERANCE if card.gsd_range is None else RANGE_TOLERANCE
+    beyond = max(math.log(known[0] / size), math.log(size / known[1]))
+    return beyond if beyond > math.log1p(tolerance) else 0.0
+
+
+def matching_size(card: Card, size: float | None) -> float | None:
+    """Return the pixel size in metres at which a scene suits the model; None if the card does not say."""
+    if card.gsd_range is None or size is None:
+        return card.gsd
+    return min(max(size, card.gsd_range[0]), card.gsd_range[1])
+
+
+def describe_misfit(card: Card, size: float | None) -> str | None:
+    """Return a warning, without a full stop, about pixels that a model is not made for; None if it is."""
+    known = resolution_range(card)
+    if size is None or known is None or not resolution_misfit(card, size):
+        return None
+    return (
+        f"The scene's pixels measure {size:.3g} m, but the model {card.name} is made for {format_resolution(known)}, "
+        "so the map may be poor"
+    )
+
+
+def _named_model(model: Model | None) -> ModelFile | None:
+    if isinstance(model, ModelFile):
+        return model
+    name = os.fspath(model or os.environ.get(MODEL_VARIABLE) or "")
+    if not name:
+        return None
+    return _get_model(name) if "://" in name else _local_model(name)
+
+
+def _local_model(name: str) -> ModelFile:
+    """Return the file or the bundled model of a name, or else what a collection has under it."""
+    try:
+        is_file = Path(name).is_file()
+    except (OSError, ValueError) as error:  # a name that is too long, or no name at all
+        raise ModelError(f"Cannot read the model {name[:80]!r}...: check the path.") from error
+    bundled = {file.card.name: file for file in bundled_models()}
+    if not is_file:
+        if name in bundled:
+            return bundled[name]
+        if os.environ.get(INDEX_VARIABLE):
+            return _get_model(name)
+        if bundled and not Path(name).exists():
+            raise ModelError(
+                f"Cannot read the model {name}: there is no such file, and the bundled models are "
+                f"{', '.join(bundled)}."
+            )
+    return ModelFile.read(name)
+
+
+def _get_model(name: str) -> ModelFile:
+    from iic_runtime.model.remote.cache import get_model  # imports what downloads, which few runs need
+
+    return get_model(name)
+
+
+def _bundled_names() -> str:
+    return " or ".join(model.card.name for model in bundled_models())
+
+
+def _no_model() -> UsageError:
+    return UsageError(f"No model is named: give a file as `model`, or set {MODEL_VARIABLE}.")

@@ -1,0 +1,81 @@
+"""Check by running a model that it keeps what its card promises."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from iic_geotools.errors import ModelError
+from iic_geotools.tiling import TileGrid
+from iic_runtime.engine.base import Device, open_engine
+from iic_runtime.engine.parity import as_function, noise, run_in_tiles
+from iic_runtime.model.select import Model, find_model
+
+MOST_PIXELS = 10**9
+"""The most pixels that are run to check a model; one with a halo of 142 px takes 10 million."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """A promise of the card, and whether the model keeps it.
+
+    Attributes:
+        promise: The promise.
+        kept: Whether it is kept.
+        detail: What was measured.
+    """
+
+    promise: str
+    kept: bool
+    detail: str = ""
+
+
+def validate_model(model: Model, device: Device = "cpu", seed: int = 0) -> list[Check]:
+    """Check graph and card of a model.
+
+    Args:
+        model: A model file, by its path or already read, or the name of a bundled model.
+        device: The device to run it on; TensorRT engines always run on their own.
+        seed: Seed of the noise that it is run on.
+
+    Returns:
+        One check per promise.
+
+    Raises:
+        ModelError: The file cannot be opened as a model at all.
+    """
+    file = find_model(model)
+    card = file.card
+    engine = open_engine(file, device if file.engine is None else "tensorrt")
+    if card.task != "segmentation":
+        return [Check("the graph takes and gives what the card says", True)]
+
+    run = as_function(engine)
+    side = 2 * card.halo + 2 * card.stride + 33
+    # As small as the stride allows, but not many.
+    tiles = TileGrid(side, side + 1, max(2 * card.stride + 7, side // 8), card.halo, card.stride)
+    work = sum(tile.read.area for tile in tiles)
+    if work > MOST_PIXELS:
+        raise ModelError(
+            f"{file.path} says that a halo of {card.halo} px around a tile matters; to check it, {work / 1e9:.1f} Gpx "
+            f"would have to be run, and {MOST_PIXELS / 1e9:g} are the most."
+        )
+    image = noise(card, side + 1, side, np.random.default_rng(seed))
+    # The engine itself refuses outputs of another shape or type, and labels that are not classes of the card.
+    promise = "labels have the image's size, odd sides and single pixels too, and are classes of the card"
+    try:
+        whole, tiled = run(image), run_in_tiles(run, image, tiles)
+        run(image[:, :1, :1])
+    except ModelError as error:
+        return [Check("the graph takes what the card says", True), Check(promise, False, str(error))]
+    return [
+        Check("the graph takes what the card says", True),
+        Check(promise, True, f"{whole[0].shape}, largest label {int(whole[0].max())}"),
+        Check(
+            "confidence is never 0", bool((whole[1] > 0).all()), f"lowest confidence {int(whole[1].min())}"
+        ),
+        Check(
+            f"tiles with a halo of {card.halo} px at multiples of {card.stride} px equal the whole image",
+            all((a == b).all() for a, b in zip(whole, tiled, strict=True)),
+            f"{np.mean(whole[0] == tiled[0]):.4%} of labels equal",
+        ),
+    ]

@@ -1,0 +1,263 @@
+"""A head fitted to clicks, and what cross-validation over places says of it."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from iic_runtime.model.card import FeatureGroup
+from iic_runtime.model.head import Head
+from iic_runtime.naming.regression import Floats, Ints, fit_linear, fit_network, softmax
+
+SHARES = ((15, 2 / 7), (40, 1 / 2))
+"""Clicks per class (median) from which small networks join the linear heads, and their share of the mean."""
+MEMBERS = 2
+"""Number of small networks whose logits are averaged."""
+HARM = 0.05
+"""Balanced accuracy by which networks may fall behind the linear head alone before they are left out."""
+SMALLEST_PLACE = 64
+"""Least side in pixels of the squares whose clicks cross-validation keeps together."""
+FOLDS = 5
+TEMPERATURES = np.geomspace(0.2, 3.0, 28)
+RECOGNISED = 0.8
+"""A class of which a smaller share of clicks is recognised needs more of them."""
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Clicked pixels and the neighbours that look like them.
+
+    Attributes:
+        rows: Standardised features `[R, F]`.
+        weights: Weight of each row; those of one click sum to 1.
+        owner: The click that each row belongs to.
+        own_row: The row of each click's own pixel `[N]`.
+        labels: Class of each click `[N]`.
+        places: Row and column of each click in pixels `[N, 2]`.
+        side: Side in pixels of the squares whose clicks are of one place.
+        classes: Number of classes.
+        members: Features that each of the linear heads sees, the first of them all; the mean of the heads is taken.
+    """
+
+    rows: Floats
+    weights: Floats
+    owner: Ints
+    own_row: Ints
+    labels: Ints
+    places: Ints
+    side: int
+    classes: int
+    members: Sequence[Ints]
+
+    def fit(
+        self, clicks: NDArray[np.bool_], members: Sequence[Ints], networks: int, share: float, seed: int = 0
+    ) -> Head:
+        """Fit a head to some of the clicks; see `fit_head`."""
+        kept = clicks[self.owner]
+        rows, weights, labels = self.rows[kept], self.weights[kept], self.labels[self.owner[kept]]
+        weight = np.zeros((self.classes, rows.shape[1]), np.float32)
+        bias = np.zeros(self.classes, np.float32)
+        for features in members:
+            head = fit_linear(rows[:, features], labels, weights, self.classes)
+            weight[:, features] += head.weight / len(members)
+            bias += head.bias / len(members)
+        others = [
+            fit_network(rows, labels, weights, self.classes, seed + member) for member in range(networks)
+        ]
+        return join(Head(weight, bias), others, share)
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What cross-validation says: every click is judged by a head that saw no click of its place.
+
+    Attributes:
+        confusion: `[classes, classes]`: clicks of a class (row) by the class they were taken for.
+    """
+
+    confusion: Ints
+
+    @property
+    def accuracy(self) -> float | None:
+        """Share of the judged clicks that were recognised; None if none could be judged."""
+        total = int(self.confusion.sum())
+        return int(np.trace(self.confusion)) / total if total else None
+
+    @property
+    def balanced_accuracy(self) -> float | None:
+        """Mean over classes of the share of clicks that were recognised."""
+        totals = self.confusion.sum(1)
+        judged = totals > 0
+        return float((np.diag(self.confusion)[judged] / totals[judged]).mean()) if judged.any() else None
+
+
+def fit_head(samples: Samples, seed: int = 0) -> tuple[Head, Judgement]:
+    """Fit a head to clicks: the mean of linear ones with few of them, with small networks where there are more.
+
+    Cross-validation over places decides whether the networks take part, how sure the head may be of itself, and says
+    how well it does.
+    """
+    folds = split_by_place(samples.places, samples.side, samples.labels, samples.classes, seed)
+    typical = float(np.median(np.bincount(samples.labels, minlength=samples.classes)))
+    share = max((share for least, share in SHARES if typical >= least), default=0.0)
+    networks, logits = 0, cross_validate(samples, folds)
+    judgement = judge(logits, samples.labels)
+    if share:
+        joined = cross_validate(samples, folds, 1, share)
+        with_networks = judge(joined, samples.labels)
+        if (with_networks.balanced_accuracy or 0.0) >= (judgement.balanced_accuracy or 0.0) - HARM:
+            networks, logits, judgement = MEMBERS, joined, with_networks
+    everything = np.ones(len(samples.labels), bool)
+    head = samples.fit(everything, samples.members, networks, share, seed)
+    return tempered(head, temperature(logits, samples.labels)), judgement
+
+
+def cross_validate(samples: Samples, folds: Ints, networks: int = 0, share: float = 0.0) -> Floats:
+    """Return logits `[N, classes]` of each click by a head that saw no click of its fold; NaN where there is none.
+
+    The heads of all features stand for the mean of all members: five folds must not take long.
+    """
+    own = samples.rows[samples.own_row]
+    return judge_by_fold(
+        folds,
+        samples.labels,
+        samples.classes,
+        lambda training, test: samples.fit(training, samples.members[:1], networks, share).logits(own[test]),
+    )
+
+
+def choose_members(groups: Sequence[FeatureGroup], size: int) -> list[Ints]:
+    """Return what each linear head sees of `size` features: all, and if kinds are known, nested parts of them.
+
+    Close surroundings generalise better from few clicks, wide ones tell more; and what was learnt on a scene may be
+    less or more than what a fixed rule computes. The mean of heads on each does better than a head on all.
+
+    Args:
+        groups: Kinds of the features, in order.
+        size: Number of features.
+    """
+    everything = np.arange(size)
+    if sum(group.size for group in groups) != size:
+        return [everything]
+    sides = np.repeat([group.side for group in groups], [group.size for group in groups])
+    learnt = np.repeat([group.learnt for group in groups], [group.size for group in groups])
+    distinct = np.unique(sides)
+    finest, middle = (distinct[min(index, len(distinct) - 1)] for index in (1, 2))
+    parts = (sides <= finest, sides <= middle, ~learnt & (sides <= middle), ~learnt)
+    chosen = {part.tobytes(): np.flatnonzero(part) for part in parts if part.any() and not part.all()}
+    return [everything, *chosen.values()]
+
+
+Predict = Callable[[NDArray[np.bool_], NDArray[np.bool_]], Floats]
+
+
+def judge_by_fold(folds: Ints, labels: Ints, classes: int, predict: Predict) -> Floats:
+    """Return what `predict(training, test)` says of the clicks of each fold, NaN where a class would be missing."""
+    logits = np.full((len(labels), classes), np.nan, np.float32)
+    for fold in np.unique(folds):
+        test = folds == fold
+        if len(np.unique(labels[~test])) == classes:  # a class that lies in one place only cannot be judged
+            logits[test] = predict(~test, test)
+    return logits
+
+
+def judge(logits: Floats, labels: Ints) -> Judgement:
+    """Count what the clicks that were judged were taken for."""
+    judged = np.isfinite(logits[:, 0])
+    classes = logits.shape[1]
+    confusion = np.zeros((classes, classes), np.int64)
+    np.add.at(confusion, (labels[judged], logits[judged].argmax(1)), 1)
+    return Judgement(confusion)
+
+
+def place_side(halo: int) -> int:
+    """Return the side in pixels of a place for a model that sees `halo` pixels in each direction."""
+    return max(SMALLEST_PLACE, 2 * halo)
+
+
+def split_by_place(places: Ints, side: int, labels: Ints, classes: int, seed: int = 0) -> Ints:
+    """Return a fold for each click: clicks in one square share it, classes are spread over the folds."""
+    rng = np.random.default_rng(seed)
+    cells, cell_of = np.unique(places // side, axis=0, return_inverse=True)
+    cell_of = cell_of.reshape(-1)
+    counts = np.zeros((len(cells), classes))
+    np.add.at(counts, (cell_of, labels), 1)
+    shares = counts / np.maximum(counts.sum(0), 1)
+    load, fold_of = np.zeros((FOLDS, classes)), np.zeros(len(cells), np.int64)
+    for cell in sorted(rng.permutation(len(cells)), key=lambda index: -float(shares[index].max())):
+        cost = load + shares[cell]
+        fold_of[cell] = int(np.argmin(cost.max(1) + cost.sum(1) + 1e-3 * rng.random(FOLDS)))
+        load[fold_of[cell]] += shares[cell]
+    return fold_of[cell_of]
+
+
+def temperature(logits: Floats, labels: Ints) -> float:
+    """Return the number to divide logits by so that confidence is a probability, by the clicks that were judged."""
+    judged = np.isfinite(logits[:, 0])
+    if not judged.any():
+        return 1.0
+    own = np.arange(int(judged.sum())), labels[judged]
+
+    def loss(divisor: float) -> float:
+        return float(-np.log(softmax(logits[judged] / divisor)[own] + 1e-6).mean())
+
+    return float(min(TEMPERATURES, key=loss))
+
+
+def join(linear: Head, networks: Sequence[Head], share: float) -> Head:
+    """Average the logits of a linear head with the mean of those of small networks, which has this share."""
+    if not networks:
+        return linear
+    rest, part = np.float32(1 - share), np.float32(share / len(networks))
+    hidden = [
+        (network.hidden_weight, network.hidden_bias, network.hidden_out)
+        for network in networks
+        if network.hidden_weight is not None
+        and network.hidden_bias is not None
+        and network.hidden_out is not None
+    ]
+    weights, biases, outs = zip(*hidden, strict=True)
+    return Head(
+        rest * linear.weight,
+        rest * linear.bias + part * np.sum([network.bias for network in networks], 0, np.float32),
+        np.concatenate(weights),
+        np.concatenate(biases),
+        part * np.concatenate(outs, 1),
+    )
+
+
+def tempered(head: Head, divisor: float) -> Head:
+    """Return the head with its logits divided."""
+    hidden = None if head.hidden_out is None else head.hidden_out / divisor
+    return replace(head, weight=head.weight / divisor, bias=head.bias / divisor, hidden_out=hidden)
+
+
+def unstandardised(head: Head, mean: Floats, factor: Floats) -> Head:
+    """Return the head for raw features, of one that was fitted to `(features - mean) * factor`."""
+
+    def raw(weight: Floats, bias: Floats) -> tuple[Floats, Floats]:
+        scaled = weight * factor
+        return scaled, np.asarray(bias - scaled @ mean, np.float32)
+
+    weight, bias = raw(head.weight, head.bias)
+    if head.hidden_weight is None or head.hidden_bias is None:
+        return replace(head, weight=weight, bias=bias)
+    hidden_weight, hidden_bias = raw(head.hidden_weight, head.hidden_bias)
+    return replace(head, weight=weight, bias=bias, hidden_weight=hidden_weight, hidden_bias=hidden_bias)
+
+
+def advise(judgement: Judgement, names: Sequence[str]) -> tuple[str, ...]:
+    """Say which classes need more clicks, and what they are taken for."""
+    sentences = []
+    for index, row in enumerate(judgement.confusion):
+        total = int(row.sum())
+        if not total:
+            sentences.append(f"{names[index]}: all clicks lie in one place; click it elsewhere too.")
+        elif row[index] / total < RECOGNISED:
+            others = np.where(np.arange(len(row)) == index, -1, row)
+            sentences.append(
+                f"{names[index]}: {row[index]} of {total} clicks are recognised from the others, most of the rest are "
+                f"taken for {names[int(others.argmax())]}; click more of both."
+            )
+    return tuple(sentences)

@@ -1,0 +1,269 @@
+"""Clicks name a model's classes: the function behind `iic-model name`."""
+
+import logging
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from iic_geotools.classmap.classes import MapClass, distinct_colours
+from iic_geotools.classmap.provenance import NAMED_BY
+from iic_geotools.errors import ModelError, OutputError, UsageError
+from iic_geotools.files import check_name, write_atomically
+from iic_geotools.progress import OnProgress, silent
+from iic_geotools.scene.info import describe
+from iic_geotools.scene.points import clicked_places
+from iic_geotools.scene.rescaling import Pair
+from iic_runtime.engine.base import OUTPUTS, Device, open_engine
+from iic_runtime.engine.onnx import OnnxEngine
+from iic_runtime.engine.openvino import OpenVinoEngine
+from iic_runtime.model.card import MAX_PLACES, Card
+from iic_runtime.model.file import ModelFile, put_card
+from iic_runtime.model.head import (
+    FEATURES,
+    PROBABILITIES,
+    has_features,
+    merge_classes,
+    replace_head,
+    smooth_probabilities,
+    smoothing_reach,
+    with_probabilities,
+)
+from iic_runtime.model.select import find_model
+from iic_runtime.naming import MOST_SMOOTHING, SMOOTHING
+from iic_runtime.naming.clicks import Observations, Outputs, observe, read_clicks
+from iic_runtime.naming.clusters import name_by_majority
+from iic_runtime.naming.fitting import Judgement, advise, fit_head, unstandardised
+from iic_runtime.naming.regression import Floats
+from iic_runtime.naming.suggestions import check_places, find_unsure_places, write_places
+from iic_runtime.raster.reading import choose_reading
+from iic_runtime.segmenter import Segmenter
+
+_LOG = logging.getLogger(__name__)
+PathLike = str | os.PathLike[str]
+
+
+@dataclass(frozen=True)
+class NamedModel:
+    """A model whose classes were named by labels.
+
+    Attributes:
+        path: The model file.
+        card: Its card.
+        counts: Number of labelled pixels per class, in the order of the card's classes.
+        accuracy: Share of them that are recognised by a model that saw none of the same place; None if every class
+            was labelled in one place only.
+        balanced_accuracy: Mean of that share over classes.
+        advice: Which classes need more labels, one sentence each.
+        suggestions: The file of places to click next, if one was asked for.
+    """
+
+    path: Path
+    card: Card
+    counts: tuple[int, ...]
+    accuracy: float | None
+    balanced_accuracy: float | None
+    advice: tuple[str, ...]
+    suggestions: Path | None = None
+
+    def sentence(self) -> str:
+        """Describe the result in one line."""
+        return (
+            f"{self.path}: {len(self.card.classes)} classes by {_describe(sum(self.counts), self.accuracy)}"
+        )
+
+
+def name_model(
+    model: PathLike,
+    labels: PathLike,
+    scene: PathLike,
+    out: PathLike,
+    *,
+    label_field: str | None = None,
+    bands: Sequence[str] | None = None,
+    rescale: str | None = None,
+    reflectance: Pair | None = None,
+    nodata: float | None = None,
+    match_gsd: bool | None = None,
+    smoothing: int = SMOOTHING,
+    suggestions: PathLike | None = None,
+    device: Device = "auto",
+    threads: int | None = None,
+    overwrite: bool = False,
+    progress: OnProgress = silent,
+) -> NamedModel:
+    """Name the classes of a model by labels on a scene: a few points per class are enough.
+
+    A small classifier is fitted to what the model sees at the labels, and takes the place of the model's clusters in a
+    copy of the file. If the model does not tell what it sees, each cluster takes the class of most labels on it.
+
+    Args:
+        model: A model file, or the name of a bundled model.
+        labels: Points or polygons with a class field, or a raster of classes, in any CRS.
+        scene: The scene under the labels.
+        out: The named model, .onnx.
+        label_field: The field of points and polygons that holds the class.
+        bands: As in `segment_raster`.
+        rescale: As in `segment_raster`.
+        reflectance: As in `segment_raster`.
+        nodata: As in `segment_raster`.
+        match_gsd: As in `segment_raster`.
+        smoothing: Number of pixels in each direction over which the probabilities of classes are averaged, so that
+            the map has fewer specks; 0 for none.
+        suggestions: Also write the places where the named model is least sure to this file, .gpkg.
+        device: "auto", "cpu", "openvino", "cuda" or "tensorrt".
+        threads: Number of threads of the engine.
+        overwrite: Whether to replace files that exist.
+        progress: Called with reports of how far the work is.
+
+    Raises:
+        IICError: Something is wrong; the message says what, and what to do. No file is written.
+    """
+    out, places = Path(out), None if suggestions is None else Path(suggestions)
+    file = find_model(model)
+    _check(file, out, places, overwrite)
+    if not 0 <= smoothing <= MOST_SMOOTHING:
+        raise UsageError(f"`smoothing` must be 0 to {MOST_SMOOTHING} pixels, not {smoothing}.")
+    info = describe(os.fspath(scene))
+    card = file.card
+    reading = choose_reading(
+        info, card, bands=bands, nodata=nodata, rescale=rescale, reflectance=reflectance, match_gsd=match_gsd
+    )
+    grid = reading.grid or info.grid
+    clicks = read_clicks(labels, grid, label_field)
+    fitted = has_features(file.content)
+    content = file.content if fitted else with_probabilities(file.content, len(card.classes))
+    output = FEATURES if fitted else PROBABILITIES
+    engine = open_engine(replace(file, content=content), device, threads, outputs=(*OUTPUTS, output))
+    if not isinstance(engine, OnnxEngine | OpenVinoEngine):
+        raise ModelError(
+            f"{file.path} does not tell what it sees; name the .onnx file that it was made from."
+        )
+    observations = observe(clicks, _outputs(engine, output), reading, grid, card, progress)
+    content, classes, judgement = (_fit if fitted else _vote)(file, observations)
+    content = smooth_probabilities(content, smoothing)
+    card = replace(
+        card,
+        classes=classes,
+        halo=card.halo - smoothing_reach(file.content) + smoothing,
+        origin=replace(
+            card.origin,
+            labels=_origin(card, observations, judgement, labels, scene),
+            places=clicked_places(labels, label_field, grid.crs, MAX_PLACES),
+        ),
+        # What was measured of the classes before does not hold for these.
+        parity={},
+        accuracy=_figures(judgement, labels),
+        reliability={},
+    )
+    named = ModelFile(out, put_card(content, card), card)
+    if places is not None:
+        segmenter = Segmenter(named, device=device, threads=threads, tile=256)
+        unsure = find_unsure_places(segmenter, reading, grid, progress=progress)
+        write_places(places, unsure, grid)
+    write_atomically(out, named.content)
+    counts = observations.clicks.counts
+    return NamedModel(
+        path=out,
+        card=card,
+        counts=tuple(int(counts[observations.clicks.names.index(entry.name)]) for entry in classes),
+        accuracy=judgement.accuracy,
+        balanced_accuracy=judgement.balanced_accuracy,
+        advice=advise(judgement, observations.clicks.names),
+        suggestions=places,
+    )
+
+
+def _check(file: ModelFile, out: Path, suggestions: Path | None, overwrite: bool) -> None:
+    """Refuse before any work what could not be done or written after it."""
+    if file.engine is not None or file.card.task != "segmentation":
+        raise UsageError(f"{file.path} is not an .onnx model that labels pixels; give one.")
+    if out.suffix.lower() != ".onnx":
+        raise UsageError(f"{out} must end in .onnx.")
+    check_name(out)
+    if not out.parent.is_dir():
+        raise OutputError(f"There is no folder {out.parent} to write {out.name} to; make it first.")
+    if out.exists() and not overwrite:
+        raise OutputError(f"{out} exists; give another name, or `overwrite` to replace it.")
+    if suggestions is not None:
+        check_places(suggestions, overwrite)
+
+
+def _outputs(engine: OnnxEngine | OpenVinoEngine, name: str) -> Outputs:
+    def run(image: NDArray[Any]) -> Floats:
+        values: Floats = engine.fetch(image[None], [name])[0][0]
+        return values
+
+    return run
+
+
+def _fit(file: ModelFile, observations: Observations) -> tuple[bytes, tuple[MapClass, ...], Judgement]:
+    """Replace the head by one that is fitted to what the model sees at the labels."""
+    head, judgement = fit_head(observations.samples)
+    content = replace_head(file.content, unstandardised(head, observations.mean, observations.factor))
+    names = observations.clicks.names
+    return content, _classes(file, observations, range(len(names))), judgement
+
+
+def _vote(file: ModelFile, observations: Observations) -> tuple[bytes, tuple[MapClass, ...], Judgement]:
+    """Merge the clusters that take the same class."""
+    clicks = observations.clicks
+    _LOG.info("%s does not tell what it sees, so that labels name its clusters as they are.", file.path)
+    merge, judgement = name_by_majority(
+        observations.own,
+        clicks.labels,
+        clicks.places,
+        observations.samples.side,
+        len(clicks.names),
+        observations.scene,
+    )
+    kept = np.flatnonzero(merge.any(1))
+    for index in np.flatnonzero(~merge.any(1)):
+        _LOG.warning(
+            "No cluster is mostly %s: the model cannot tell it from the others.", clicks.names[index]
+        )
+    return merge_classes(file.content, merge[kept]), _classes(file, observations, kept.tolist()), judgement
+
+
+def _classes(file: ModelFile, observations: Observations, kept: Sequence[int]) -> tuple[MapClass, ...]:
+    """Return names and colours: those of the label file, or else of the model's classes of the same name."""
+    clicks = observations.clicks
+    known = {entry.name: entry.colour for entry in file.card.classes}
+    names = [clicks.names[index] for index in kept]
+    colours = [clicks.colours[index] or known.get(clicks.names[index]) for index in kept]
+    palette = iter(distinct_colours(len(names), besides=colours))
+    return tuple(
+        MapClass(name, colour if colour and colours.count(colour) == 1 else next(palette))
+        for name, colour in zip(names, colours, strict=True)
+    )
+
+
+def _origin(
+    card: Card, observations: Observations, judgement: Judgement, labels: PathLike, scene: PathLike
+) -> str:
+    """Say which labels named the model, after those that it has learnt from."""
+    count = len(observations.clicks.labels)
+    learnt_from = card.origin.labels.partition(NAMED_BY)[0].removesuffix("; ")
+    named = f"{NAMED_BY}{_describe(count, judgement.accuracy)} ({Path(labels).name} on {Path(scene).name})"
+    return "; ".join(filter(None, (learnt_from, named)))
+
+
+def _figures(judgement: Judgement, labels: PathLike) -> dict[str, dict[str, float]]:
+    accuracy, balanced = judgement.accuracy, judgement.balanced_accuracy
+    if accuracy is None or balanced is None:
+        return {}
+    figures = {"accuracy": round(accuracy, 4), "balanced_accuracy": round(balanced, 4)}
+    return {f"{Path(labels).name}, places left out in turn": figures}
+
+
+def _describe(count: int, accuracy: float | None) -> str:
+    measured = (
+        "not cross-validated: every class needs clicks in two places"
+        if accuracy is None
+        else f"{accuracy:.1%} of them recognised by a model that saw none of the same place"
+    )
+    return f"{count} labelled pixels; {measured}"

@@ -1,0 +1,248 @@
+"""Where to click next: the largest areas of a scene of which a model is unsure, as points to give a class to."""
+
+import logging
+import math
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from iic_geotools.classmap.classes import NODATA
+from iic_geotools.errors import OutputError, SceneError, UsageError
+from iic_geotools.files import check_folder, check_name, replacement
+from iic_geotools.geobox import GeoBox
+from iic_geotools.packages import pyogrio, require_vector, shapely
+from iic_geotools.progress import OnProgress, Progress, silent
+from iic_geotools.scene.info import describe
+from iic_geotools.scene.reading import SceneSource
+from iic_geotools.scene.rescaling import Pair
+from iic_geotools.tiling import Tile, TileGrid
+from iic_runtime.engine.base import Device
+from iic_runtime.model.file import ModelFile
+from iic_runtime.naming import SUGGESTED_PLACES
+from iic_runtime.raster.reading import choose_reading
+from iic_runtime.segmenter import Segmentation, Segmenter
+
+_LOG = logging.getLogger(__name__)
+SUFFIX = ".gpkg"
+CELL = 16
+"""Smallest side in pixels of the cells over which confidence is averaged."""
+MOST_CELLS = 1024
+"""Largest number of cells along a side of the scene."""
+APART = 4
+"""Least distance between two places, in cells."""
+TILE = 256
+MOST_PIXELS = 16_000_000
+"""Pixels that are labelled for this; of a larger scene, tiles spread over it."""
+Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Place:
+    """A place to click.
+
+    Attributes:
+        row: Row of the pixel, on the grid that the scene is read on.
+        column: Its column.
+        guess: Name of the class that the model takes it for.
+        confidence: Mean confidence around it, 0 to 1.
+    """
+
+    row: int
+    column: int
+    guess: str
+    confidence: float
+
+
+def suggest_places(
+    model: str | os.PathLike[str] | ModelFile,
+    scene: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    count: int = SUGGESTED_PLACES,
+    bands: Sequence[str] | None = None,
+    rescale: str | None = None,
+    reflectance: Pair | None = None,
+    nodata: float | None = None,
+    match_gsd: bool | None = None,
+    device: Device = "auto",
+    threads: int | None = None,
+    overwrite: bool = False,
+    progress: OnProgress = silent,
+) -> list[Place]:
+    """Write the places of a scene that a model is least sure of, to be given a class and used as labels.
+
+    Args:
+        model: A model file, or the name of a bundled model.
+        scene: The scene, anything that GDAL opens.
+        out: The points, .gpkg: `class` is empty and for you to fill in, `guess` is what the model takes them for.
+        count: Number of places.
+        bands: As in `segment_raster`.
+        rescale: As in `segment_raster`.
+        reflectance: As in `segment_raster`.
+        nodata: As in `segment_raster`.
+        match_gsd: As in `segment_raster`.
+        device: "auto", "cpu", "openvino", "cuda" or "tensorrt".
+        threads: Number of threads of the engine.
+        overwrite: Whether to replace a file that exists.
+        progress: Called with reports of how far the work is.
+
+    Raises:
+        IICError: Something is wrong; the message says what, and what to do. No file is written.
+    """
+    out = Path(out)
+    check_places(out, overwrite)
+    if count < 1:
+        raise UsageError(f"`count` must be at least 1, not {count}.")
+    segmenter = Segmenter(model, device=device, threads=threads, tile=TILE)
+    info = describe(os.fspath(scene))
+    reading = choose_reading(
+        info,
+        segmenter.card,
+        bands=bands,
+        nodata=nodata,
+        rescale=rescale,
+        reflectance=reflectance,
+        match_gsd=match_gsd,
+    )
+    grid = reading.grid or info.grid
+    places = find_unsure_places(segmenter, reading, grid, count, progress)
+    if not places:
+        raise SceneError(f"No area of {scene} holds enough data to suggest a place in it.")
+    write_places(out, places, grid)
+    return places
+
+
+def check_places(out: Path, overwrite: bool) -> None:
+    """Refuse before any work what could not be written after it.
+
+    Raises:
+        UsageError: The file has another suffix.
+        OutputError: Its folder does not exist, or it exists already.
+        MissingPackageError: Vector files cannot be written here.
+    """
+    require_vector("Suggesting places")
+    if out.suffix.lower() != SUFFIX:
+        raise UsageError(f"Suggested places are written as {SUFFIX}; give {out.name} another name.")
+    check_name(out)
+    check_folder(out)
+    if out.exists() and not overwrite:
+        raise OutputError(f"{out} exists; give another name, or `overwrite` to replace it.")
+
+
+def find_unsure_places(
+    segmenter: Segmenter,
+    reading: SceneSource,
+    grid: GeoBox,
+    count: int = SUGGESTED_PLACES,
+    progress: OnProgress = silent,
+) -> list[Place]:
+    """Return the least sure places of a scene, no two of them close to each other.
+
+    Args:
+        segmenter: The model.
+        reading: How the scene is read.
+        grid: The grid that it is read on.
+        count: At most this many places.
+        progress: Called with reports of how far the work is.
+    """
+    side = max(CELL, math.ceil(max(grid.width, grid.height) / MOST_CELLS))
+    shape = -(-grid.height // side), -(-grid.width // side)
+    unsure, guesses = np.zeros(shape, np.float32), np.full(shape, NODATA, np.uint8)
+    tile_side = side * max(1, TILE // side)
+    card = segmenter.card
+    tiles = TileGrid(grid.width, grid.height, tile_side, card.halo, card.stride)
+    for tile, result in _label_some(segmenter, reading, tiles, progress):
+        _average(tile, result, side, unsure, guesses)
+    return [
+        Place(row, column, card.classes[guess].name, 1 - doubt)
+        for row, column, guess, doubt in _choose(unsure, guesses, side, count)
+    ]
+
+
+def _label_some(
+    segmenter: Segmenter, reading: SceneSource, tiles: TileGrid, progress: OnProgress
+) -> Iterator[tuple[Tile, Segmentation]]:
+    rows, columns = tiles.shape
+    most = min(rows * columns, max(1, MOST_PIXELS // tiles.tile**2))
+    numbers = np.unique(np.linspace(0, rows * columns - 1, most).round().astype(int)).tolist()
+    if most < rows * columns:
+        _LOG.info("Looking at %d of %d tiles of the scene, spread over it", most, rows * columns)
+    with reading.open() as scene:
+        for done, number in enumerate(numbers):
+            progress(Progress("suggest", done, len(numbers)))
+            tile = tiles.at(*divmod(number, columns))
+            if scene.may_hold_data(tile.core):
+                yield tile, segmenter.run([tile], [scene.read(tile.read)])[0]
+    progress(Progress("suggest", len(numbers), len(numbers)))
+
+
+def _average(tile: Tile, result: Segmentation, side: int, unsure: Floats, guesses: NDArray[np.uint8]) -> None:
+    """Average what a tile says over cells; cells without data everywhere are left out: a place must be clickable."""
+    height, width = (length // side for length in result.labels.shape)
+    if not height or not width:
+        return
+    cut = (slice(height * side), slice(width * side))
+    blocks = result.confidence[cut].reshape(height, side, width, side).astype(np.float32)
+    labels = result.labels[cut].reshape(height, side, width, side)
+    whole = (labels != NODATA).all((1, 3))
+    row, column = tile.core.row // side, tile.core.col // side
+    place = slice(row, row + height), slice(column, column + width)
+    unsure[place] = np.where(whole, 1 - blocks.mean((1, 3)) / 255, 0.0)
+    guesses[place] = labels[:, side // 2, :, side // 2]
+
+
+def _choose(
+    unsure: Floats, guesses: NDArray[np.uint8], side: int, count: int
+) -> Iterator[tuple[int, int, int, float]]:
+    """Yield row, column, guess and doubt of the least sure cells, judged with their neighbours: areas, not rims."""
+    padded = np.pad(unsure, 1)
+    height, width = unsure.shape
+    wide = sum(padded[i : i + height, j : j + width] for i in range(3) for j in range(3)) / 9
+    wide = np.where(unsure > 0, wide, 0.0)
+    for _ in range(count):
+        row, column = (int(index) for index in np.unravel_index(int(wide.argmax()), wide.shape))
+        if wide[row, column] <= 0:
+            return
+        yield (
+            row * side + side // 2,
+            column * side + side // 2,
+            int(guesses[row, column]),
+            float(unsure[row, column]),
+        )
+        wide[max(row - APART, 0) : row + APART + 1, max(column - APART, 0) : column + APART + 1] = 0.0
+
+
+def write_places(out: Path, places: Sequence[Place], grid: GeoBox) -> None:
+    """Write places as points, in the CRS of the scene.
+
+    Raises:
+        OutputError: The file cannot be written.
+    """
+    columns = np.array([place.column + 0.5 for place in places])
+    rows = np.array([place.row + 0.5 for place in places])
+    xs, ys = grid.to_ground(columns, rows)
+    fields = {
+        "class": np.array([None] * len(places), object),
+        "guess": np.array([place.guess for place in places], object),
+        "confidence": np.array([round(place.confidence, 3) for place in places]),
+        "rank": np.arange(1, len(places) + 1, dtype=np.int32),
+    }
+    crs = None if grid.crs is None else grid.crs.to_wkt()
+    try:
+        with replacement(out) as temporary:
+            pyogrio.raw.write(
+                temporary,
+                shapely.to_wkb(shapely.points(xs, ys)),
+                list(fields.values()),
+                list(fields),
+                geometry_type="Point",
+                crs=crs,
+                layer=out.stem,
+                driver="GPKG",
+            )
+    except (OSError, RuntimeError) as error:
+        raise OutputError(f"Cannot write {out} ({error}).") from error

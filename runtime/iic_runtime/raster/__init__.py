@@ -1,0 +1,1 @@
+"""Scene to map: plan, tiles, parts and outputs."""

@@ -1,0 +1,197 @@
+"""TensorRT: engine files with their cards, the cache of ONNX Runtime's provider, and devices that are missing."""
+
+import json
+from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
+
+import onnxruntime
+import pytest
+from support.tiny_onnx import make_card
+
+from iic_geotools.errors import DeviceError, IICError, ModelError, UsageError
+from iic_runtime.engine.base import Device, EngineSpec, open_engine
+from iic_runtime.engine.gpu import Gpu
+from iic_runtime.engine.onnx import _providers
+from iic_runtime.engine.tensorrt import _check_fit
+from iic_runtime.engine.tensorrt_cache import provider_options
+from iic_runtime.model.file import EngineFacts, ModelFile, engine_card_path, write_engine_card
+from iic_runtime.model.rename import rename
+from iic_runtime.segmenter import Segmenter
+
+PLAN = b"a plan"
+
+
+def facts(**changes: object) -> EngineFacts:
+    known: dict[str, object] = {
+        "tensorrt": "10.16.1",
+        "gpu": "Orin",
+        "capability": "8.7",
+        "portable": False,
+        "tile": 512,
+        "batch": 2,
+    }
+    return EngineFacts(**{**known, "sha256": sha256(PLAN).hexdigest(), **changes})  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Path:
+    path = tmp_path / "m.engine"
+    path.write_bytes(PLAN)
+    write_engine_card(path, make_card(), facts())
+    return path
+
+
+def test_card_and_facts_of_an_engine_are_beside_it(engine: Path) -> None:
+    model = ModelFile.read(engine)
+    assert (model.card, model.engine, model.content) == (make_card(), facts(), PLAN)
+
+
+def test_the_classes_of_an_engine_can_be_renamed(engine: Path) -> None:
+    rename(engine, ["cluster 0=water"])
+    assert ModelFile.read(engine).card.classes[0].name == "water"
+    assert engine.read_bytes() == PLAN
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda path: engine_card_path(path).unlink(), "not beside it"),
+        (lambda path: engine_card_path(path).write_text("{"), "damaged"),
+        (lambda path: engine_card_path(path).write_text(json.dumps({"card": {}, "engine": {}})), "damaged"),
+        (lambda path: path.write_bytes(b"another"), "another engine"),
+    ],
+)
+def test_a_card_of_another_engine_is_refused(
+    engine: Path, damage: Callable[[Path], object], message: str
+) -> None:
+    damage(engine)
+    with pytest.raises(ModelError, match=message):
+        ModelFile.read(engine)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_an_engine_needs_its_own_device(engine: Path, device: Device) -> None:
+    with pytest.raises(UsageError, match="use `device` tensorrt"):
+        open_engine(ModelFile.read(engine), device)
+
+
+def test_an_engine_that_cannot_run_is_one_error(engine: Path) -> None:
+    """Not a plan that any GPU would take: with or without one, one sentence."""
+    with pytest.raises(IICError):
+        Segmenter(engine)
+
+
+@pytest.mark.parametrize("size", [{"tile": 1024}, {"batch": 3}])
+def test_an_engine_refuses_more_than_it_was_built_for(engine: Path, size: dict[str, int]) -> None:
+    with pytest.raises(UsageError, match="built for a `"):
+        Segmenter(engine, **size)  # type: ignore[arg-type]
+
+
+def test_tile_and_batch_default_to_those_of_the_engine() -> None:
+    assert facts().fit(None, None) == (512, 2)
+    assert facts().fit(100, 1) == (100, 1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "version", "capability", "fits"),
+    [
+        ({}, "10.16.1", "8.7", True),
+        ({}, "10.16.9", "8.7", True),
+        ({}, "10.17.0", "8.7", False),
+        ({}, "10.16.1", "8.6", False),
+        ({"portable": True}, "11.4.0", "8.6", True),
+        ({"portable": True}, "10.15.0", "8.6", False),
+        ({"portable": True}, "11.4.0", "7.5", False),
+    ],
+)
+def test_an_engine_runs_where_it_was_built_unless_it_is_portable(
+    engine: Path, changes: dict[str, object], version: str, capability: str, fits: bool
+) -> None:
+    model = ModelFile.read(engine)
+    if fits:
+        _check_fit(model, facts(**changes), Gpu("here", capability), version)
+    else:
+        with pytest.raises(DeviceError, match="was built with TensorRT"):
+            _check_fit(model, facts(**changes), Gpu("here", capability), version)
+
+
+def test_the_engine_cache_is_keyed_by_model_and_shapes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("IIC_CACHE", str(tmp_path))
+    card = make_card()
+    options = provider_options(card, "abc", 2, 544)
+    assert options["trt_profile_min_shapes"] == "image:1x4x1x1"
+    assert options["trt_profile_max_shapes"] == "image:2x4x544x544"
+    folders = {
+        provider_options(card, digest, batch, side)["trt_engine_cache_path"]
+        for digest, batch, side in [
+            ("abc", 2, 544),
+            ("abc", 2, 544),
+            ("abd", 2, 544),
+            ("abc", 1, 544),
+            ("abc", 2, 545),
+        ]
+    }
+    assert len(folders) == 4
+    assert all(folder.startswith(str(tmp_path)) for folder in folders)
+
+
+@pytest.mark.parametrize("part", ["_versions", "describe_gpus"])
+def test_the_engine_cache_is_keyed_by_versions_and_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    from iic_runtime.engine import tensorrt_cache as cache
+
+    monkeypatch.setenv("IIC_CACHE", str(tmp_path))
+    before = provider_options(make_card(), "abc", 2, 544)["trt_engine_cache_path"]
+    monkeypatch.setattr(cache, part, lambda: ["other"] if part == "_versions" else "other")
+    assert provider_options(make_card(), "abc", 2, 544)["trt_engine_cache_path"] != before
+
+
+def test_the_provider_is_not_there_without_the_gpu_build(model: Path) -> None:
+    if "TensorrtExecutionProvider" in onnxruntime.get_available_providers():
+        pytest.skip("onnxruntime-gpu is installed")
+    with pytest.raises(DeviceError, match="onnxruntime-gpu"):
+        Segmenter(model, device="tensorrt")
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda", "tensorrt"])
+def test_floats_on_a_gpu_are_float32(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: Device
+) -> None:
+    monkeypatch.setenv("IIC_CACHE", str(tmp_path / "cache"))
+    providers = _providers(ModelFile.read(model), EngineSpec(device, 64, 1))
+    names = [provider if isinstance(provider, str) else provider[0] for provider in providers]
+    assert names[-1] == "CPUExecutionProvider"
+    cuda = [provider for provider in providers if provider[0] == "CUDAExecutionProvider"]
+    assert cuda == ([] if device == "cpu" else [("CUDAExecutionProvider", {"use_tf32": "0"})])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("device", ["cuda", "tensorrt"])
+def test_onnx_runtime_on_the_gpu_says_what_the_cpu_says(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: Device
+) -> None:
+    import numpy as np
+
+    monkeypatch.setenv("IIC_CACHE", str(tmp_path / "cache"))
+    try:
+        on_gpu = Segmenter(model, device=device, tile=64, batch=2)
+    except DeviceError as error:
+        pytest.skip(str(error))
+    image = np.random.default_rng(0).integers(0, 256, (4, 130, 150)).astype(np.uint8)
+    assert (on_gpu(image).labels == Segmenter(model, device="cpu")(image).labels).mean() > 0.999
+    if device == "tensorrt":
+        assert list((tmp_path / "cache").rglob("*.engine"))
+
+
+def test_options_of_the_tensorrt_provider(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("IIC_CACHE", str(tmp_path))
+    first, second, third = _providers(ModelFile.read(model), EngineSpec("tensorrt", 78, 3))
+    assert first[0] == "TensorrtExecutionProvider"
+    assert first[1]["trt_profile_opt_shapes"] == "image:3x4x100x100"
+    assert (second[0], third) == ("CUDAExecutionProvider", "CPUExecutionProvider")

@@ -1,0 +1,150 @@
+"""The fit of a head to clicks, on made features."""
+
+import numpy as np
+import pytest
+
+from iic_runtime.model.card import FeatureGroup
+from iic_runtime.model.head import Head
+from iic_runtime.naming.clusters import cluster_overlap, merge_clusters, name_by_majority
+from iic_runtime.naming.fitting import (
+    Samples,
+    advise,
+    choose_members,
+    fit_head,
+    join,
+    judge,
+    split_by_place,
+    unstandardised,
+)
+from iic_runtime.naming.regression import fit_linear, fit_network, minimise, softmax
+
+
+def blobs(count: int, classes: int = 3, spread: float = 1.0, seed: int = 0) -> Samples:
+    rng = np.random.default_rng(seed)
+    labels = np.repeat(np.arange(classes), count)
+    centres = 2.0 * np.eye(classes, 6)
+    rows = centres[labels] + spread * rng.normal(size=(len(labels), 6))
+    owner = np.arange(len(labels))
+    return Samples(
+        rows=rows.astype(np.float32),
+        weights=np.ones(len(labels), np.float32),
+        owner=owner,
+        own_row=owner,
+        labels=labels,
+        places=rng.integers(0, 2000, (len(labels), 2)),
+        side=64,
+        classes=classes,
+        members=[np.arange(6)],
+    )
+
+
+def test_the_solver_finds_the_minimum() -> None:
+    rng = np.random.default_rng(0)
+    matrix = rng.normal(size=(8, 5))
+    target = rng.normal(size=8)
+
+    def loss(point: np.ndarray) -> tuple[float, np.ndarray]:
+        error = matrix @ point - target
+        return float(error @ error), 2 * matrix.T @ error
+
+    expected = np.linalg.lstsq(matrix, target, rcond=None)[0]
+    assert np.allclose(minimise(loss, np.zeros(5)), expected, atol=1e-3)
+
+
+def test_the_regression_is_that_of_scikit_learn() -> None:
+    sklearn = pytest.importorskip("sklearn.linear_model")
+    samples = blobs(40)
+    head = fit_linear(samples.rows, samples.labels, samples.weights, 3)
+    # The same penalty in the units of scikit-learn: inputs over sqrt(F), the mean loss against PENALTY / N.
+    scaled = samples.rows / np.sqrt(6)
+    other = sklearn.LogisticRegression(C=10.0, tol=1e-8, max_iter=5000).fit(scaled, samples.labels)
+    ours = softmax(head.logits(samples.rows))
+    assert np.abs(ours - other.predict_proba(scaled)).max() < 0.02
+
+
+@pytest.mark.parametrize("count", [5, 20, 50])
+def test_a_head_is_judged_as_well_as_it_does(count: int) -> None:
+    head, judgement = fit_head(blobs(count))
+    others = blobs(500, seed=9)
+    right = float((head.logits(others.rows).argmax(1) == others.labels).mean())
+    assert judgement.accuracy is not None
+    assert abs(judgement.accuracy - right) < 0.2
+    assert right > 0.6
+    assert (head.hidden_weight is not None) == (count >= 15)
+    if count == 50:
+        sure = softmax(head.logits(others.rows)).max(1).mean()
+        assert abs(float(sure) - right) < 0.08
+
+
+def test_rare_classes_count_as_much_as_common_ones() -> None:
+    samples = blobs(100, classes=2, spread=1.5)
+    kept = np.r_[np.arange(100), 100:105]
+    head = fit_linear(samples.rows[kept], samples.labels[kept], np.ones(105, np.float32), 2)
+    others = blobs(1000, classes=2, spread=1.5, seed=3)
+    shares = np.bincount(head.logits(others.rows).argmax(1), minlength=2) / 2000
+    assert 0.3 < shares[0] < 0.7
+
+
+def test_clicks_of_one_place_share_a_fold() -> None:
+    rng = np.random.default_rng(0)
+    places, labels = rng.integers(0, 600, (300, 2)), rng.integers(0, 4, 300)
+    folds = split_by_place(places, 64, labels, 4)
+    for cell in np.unique(places // 64, axis=0):
+        assert len(np.unique(folds[(places // 64 == cell).all(1)])) == 1
+    assert len(np.unique(folds)) == 5
+    assert all(len(np.unique(folds[labels == label])) == 5 for label in range(4))
+
+
+def test_advice() -> None:
+    logits = np.full((12, 3), np.nan, np.float32)
+    logits[:8] = np.eye(3)[[0, 0, 0, 0, 1, 2, 2, 2]]
+    judgement = judge(logits, np.array([0] * 4 + [1] * 4 + [2] * 4))
+    sentences = advise(judgement, ["water", "wood", "rock"])
+    assert sentences[0].startswith("wood: 1 of 4 clicks are recognised")
+    assert "taken for rock" in sentences[0]
+    assert sentences[1] == "rock: all clicks lie in one place; click it elsewhere too."
+    assert judgement.accuracy == 5 / 8
+
+
+def test_a_joined_head_is_the_mean_of_its_members() -> None:
+    samples = blobs(10)
+    data = samples.rows, samples.labels, samples.weights, 3
+    linear, networks = fit_linear(*data), [fit_network(*data, seed) for seed in (0, 1)]
+    joined = join(linear, networks, 0.4)
+    mean = 0.6 * linear.logits(samples.rows) + 0.2 * sum(net.logits(samples.rows) for net in networks)
+    assert np.allclose(joined.logits(samples.rows), mean, atol=1e-4)
+    raw = samples.rows * 3 + 5
+    plain = unstandardised(joined, np.full(6, 5, np.float32), np.full(6, 1 / 3, np.float32))
+    assert np.allclose(plain.logits(raw), mean, atol=1e-3)
+    assert isinstance(plain, Head)
+
+
+def test_members_see_nested_parts() -> None:
+    groups = [FeatureGroup(4, 1, True), FeatureGroup(3, 1, False)]
+    for side in (3, 9, 27):
+        groups += [FeatureGroup(3, side, False), FeatureGroup(2, side, True)]
+    members = choose_members(groups, 22)
+    assert [len(member) for member in members] == [22, 12, 17, 9, 12]
+    assert choose_members((), 8)[0].tolist() == list(range(8))
+    assert len(choose_members(groups, 21)) == 1
+    assert len(choose_members([FeatureGroup(5, 1, True)], 5)) == 1
+
+
+def test_clusters_without_labels_take_the_class_of_the_nearest() -> None:
+    counts = np.array([[9, 0, 0, 0], [0, 5, 0, 0]], np.float32)
+    overlap = np.array(
+        [[0.7, 0, 0.1, 0.2], [0, 0.6, 0.4, 0], [0, 0.5, 0.5, 0], [0.3, 0.1, 0, 0.6]], np.float32
+    )
+    assert merge_clusters(counts, overlap).tolist() == [[1, 0, 0, 1], [0, 1, 1, 0]]
+
+
+def test_clusters_are_named_by_majority() -> None:
+    rng = np.random.default_rng(0)
+    probabilities = rng.dirichlet([0.3] * 5, 400).astype(np.float32)
+    labels = (probabilities.argmax(1) > 2).astype(np.int64)
+    places = rng.integers(0, 3000, (400, 2))
+    merge, judgement = name_by_majority(probabilities, labels, places, 64, 2, probabilities)
+    assert merge.tolist() == [[1, 1, 1, 0, 0], [0, 0, 0, 1, 1]]
+    assert judgement.accuracy is not None
+    assert judgement.accuracy > 0.8
+    assert np.allclose(cluster_overlap(probabilities).sum(1), 1)
