@@ -1,20 +1,27 @@
 import json
-import pickle
-import struct
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-import rasterio
-from PIL import Image
 from rasterio.transform import from_origin
+from support.datasets import MAKERS, accept_checksums, make_mnist, write_tiff
 from typer.testing import CliRunner
 
-from iic_train.cli import DATASETS, app
-from iic_train.networks import NETWORKS
-from iic_train.presets import OVERCLUSTERED, PRESETS, UNSUPERVISED, preset
+from iic_geotools.scene.info import SceneInfo, describe
+from iic_train import __version__
+from iic_train.cli import app
+from iic_train.config import BASELINES
+from iic_train.data import survey
+from iic_train.data.scenes import Scenes
+from iic_train.data.survey import sample_constants
+from iic_train.models.registry import NETWORKS
+from iic_train.recipes import flair3, mnist_small
+from iic_train.recipes.named import IMAGE_RECIPES, RASTER_RECIPES, RECIPES
+from iic_train.recipes.published import PRESETS, UNSUPERVISED
+from iic_train.recipes.rasters import DEFAULTS, choose_settings
 from iic_train.runs import load_run, newest_run
 
 pytestmark = pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
@@ -26,104 +33,15 @@ def call(*words: str, code: int = 0) -> str:
     return result.output
 
 
-def write_idx(path: Path, array: np.ndarray) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(struct.pack(f">BBBB{array.ndim}I", 0, 0, 8, array.ndim, *array.shape) + array.tobytes())
-
-
-def make_mnist(root: Path, rng: np.random.Generator) -> None:
-    for part, count in (("train", 20), ("t10k", 10)):
-        write_idx(
-            root / f"MNIST/raw/{part}-images-idx3-ubyte", rng.integers(0, 256, (count, 28, 28), np.uint8)
-        )
-        write_idx(root / f"MNIST/raw/{part}-labels-idx1-ubyte", rng.integers(0, 10, count, np.uint8))
-
-
-def make_cifar10(root: Path, rng: np.random.Generator) -> None:
-    (root / "cifar-10-batches-py").mkdir(parents=True)
-    for name in [*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"]:
-        content = {
-            b"data": rng.integers(0, 256, (4, 3072), np.uint8),
-            b"labels": rng.integers(0, 10, 4).tolist(),
-        }
-        (root / "cifar-10-batches-py" / name).write_bytes(pickle.dumps(content, protocol=2))
-
-
-def make_cifar100(root: Path, rng: np.random.Generator) -> None:
-    (root / "cifar-100-python").mkdir(parents=True)
-    for name in ("train", "test"):
-        content = {
-            b"data": rng.integers(0, 256, (8, 3072), np.uint8),
-            b"coarse_labels": rng.integers(0, 20, 8).tolist(),
-            b"fine_labels": [99] * 8,
-        }
-        (root / "cifar-100-python" / name).write_bytes(pickle.dumps(content, protocol=2))
-
-
-def make_stl10(root: Path, rng: np.random.Generator) -> None:
-    folder = root / "stl10_binary"
-    folder.mkdir(parents=True)
-    for part, count in (("train", 6), ("test", 6), ("unlabeled", 12)):
-        (folder / f"{part}_X.bin").write_bytes(rng.integers(0, 256, (count, 3, 96, 96), np.uint8).tobytes())
-        if part != "unlabeled":
-            (folder / f"{part}_y.bin").write_bytes(rng.integers(1, 11, count, np.uint8).tobytes())
-
-
-def make_coco(root: Path, rng: np.random.Generator) -> None:
-    for split in ("train2017", "val2017"):
-        for kind in ("images", "annotations"):
-            (root / "coco-stuff-164k" / kind / split).mkdir(parents=True)
-        for number in range(3):
-            labels = np.full((400, 420), 105, np.uint8)  # sky
-            labels[200:] = 168  # plants
-            labels[:, 300:] = 148  # ground
-            pixels = rng.integers(0, 256, (400, 420, 3), np.uint8)
-            stem = f"{number:012d}"
-            Image.fromarray(pixels).save(root / "coco-stuff-164k/images" / split / f"{stem}.jpg")
-            Image.fromarray(labels).save(root / "coco-stuff-164k/annotations" / split / f"{stem}.png")
-
-
-def write_tiff(path: Path, array: np.ndarray, **profile: object) -> str:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    count, height, width = array.shape
-    with rasterio.open(
-        path, "w", driver="GTiff", count=count, height=height, width=width, dtype=array.dtype, **profile
-    ) as out:
-        out.write(array)
-        if count == 4:
-            out.descriptions = ("red", "green", "blue", "nir")
-    return str(path)
-
-
-def make_potsdam(root: Path, rng: np.random.Generator) -> None:
-    colours = np.array(
-        [(255, 255, 255), (0, 0, 255), (0, 255, 255), (0, 255, 0), (255, 255, 0), (255, 0, 0)], np.uint8
-    )
-    for tile in ("2_10", "7_7"):
-        image = rng.integers(0, 256, (4, 800, 800), np.uint8)
-        write_tiff(root / f"potsdam/4_Ortho_RGBIR/top_potsdam_{tile}_RGBIR.tif", image)
-        labels = colours[rng.integers(0, 6, (800, 800))].transpose(2, 0, 1)
-        write_tiff(root / f"potsdam/5_Labels_all/top_potsdam_{tile}_label.tif", labels)
-
-
-MAKERS = {
-    "mnist": make_mnist,
-    "cifar10": make_cifar10,
-    "cifar100-20": make_cifar100,
-    "stl10": make_stl10,
-    "coco-stuff": make_coco,
-    "coco-stuff-3": make_coco,
-    "potsdam": make_potsdam,
-    "potsdam-3": make_potsdam,
-}
-
-
 @pytest.mark.parametrize("overcluster", [False, True])
 @pytest.mark.parametrize("name", PRESETS)
-def test_every_preset_trains_on_files_of_the_true_layout(tmp_path, monkeypatch, name, overcluster):
+def test_every_preset_trains_on_files_of_the_true_layout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, overcluster: bool
+) -> None:
     monkeypatch.setitem(NETWORKS, "5g", ("resnet", (4, 8, 8, 8)))  # the published widths take their time
     monkeypatch.setitem(NETWORKS, "6c", ("vgg", (4, 8, 8, 8)))
-    MAKERS[name](tmp_path / "data", np.random.default_rng(0))
+    MAKERS[name](tmp_path / "data")
+    accept_checksums(tmp_path / "data", monkeypatch)
     dense = UNSUPERVISED[name].network == "10a"
     options = ["--data", str(tmp_path / "data"), "--runs", str(tmp_path / "runs"), "--name", "run"]
     options += ["--network", "edge-8"] if dense else ["--repeats", "2", "--clusters", "12"]
@@ -136,8 +54,8 @@ def test_every_preset_trains_on_files_of_the_true_layout(tmp_path, monkeypatch, 
     assert set(run.metrics()[0]["train"]) == ({"b"} if overcluster else {"a", "b"})
 
 
-def test_settings_that_make_mnist_quick_are_plain_options(tmp_path):
-    make_mnist(tmp_path / "data", np.random.default_rng(0))
+def test_options_of_a_preset_reach_the_run(tmp_path: Path) -> None:
+    make_mnist(tmp_path / "data")
     options = ["--data", str(tmp_path / "data"), "--runs", str(tmp_path / "runs"), "--name", "run"]
     options += [
         "--network",
@@ -146,7 +64,7 @@ def test_settings_that_make_mnist_quick_are_plain_options(tmp_path):
         "ab",
         "--schedule",
         "cosine",
-        "--lamb",
+        "--entropy-weight",
         "1.5",
         "--lr",
         "1e-3",
@@ -154,37 +72,10 @@ def test_settings_that_make_mnist_quick_are_plain_options(tmp_path):
     call("mnist", "--epochs", "2", "--steps", "2", "--batch", "6", "--repeats", "2", *options)
     run = load_run(tmp_path / "runs" / "run")
     assert run.config.network.widths == (16, 32, 64, 128)
-    assert (run.config.passes, run.config.schedule, run.config.lamb_b) == (("ab",), "cosine", 1.5)
+    assert (run.config.passes, run.config.schedule, run.config.entropy_weight) == (("ab",), "cosine", 1.5)
     rows = run.metrics()
     assert set(rows[0]["train"]) == {"a", "b"}
     assert 0 < rows[1]["lr"] < rows[0]["lr"] < 1e-3
-
-
-def test_commands_and_presets_are_the_same_names():
-    assert tuple(DATASETS) == PRESETS
-    assert set(OVERCLUSTERED) == set(UNSUPERVISED)
-
-
-@pytest.mark.parametrize("overcluster", [False, True])
-@pytest.mark.parametrize("name", PRESETS)
-def test_published_settings(name, overcluster):
-    config = preset(name, overcluster=overcluster)
-    assert config.amp == "off"
-    assert config.schedule == "constant"
-    assert not config.collapsed
-    assert not config.cells
-    assert config.network.sub_heads == (1 if config.dense else 5)
-    assert config.network.sobel == (name not in ("mnist", "potsdam", "potsdam-3"))
-    if config.dense:
-        assert config.radius == (5 if name == "potsdam" and not overcluster else 10)
-        assert config.pairs.flip_vertical == config.pairs.turn == config.pairs.rotation == 0
-
-
-def test_potsdam_3_is_the_published_run():
-    config = preset("potsdam-3")
-    assert (config.network.clusters_a, config.network.clusters_b) == (24, 3)
-    assert (config.lr, config.batch, config.lamb_a, config.lamb_b, config.size) == (1e-5, 75, 1.0, 1.5, 200)
-    assert config.passes == ("a", "b")
 
 
 def scene(path: Path, seed: int = 0) -> tuple[str, str]:
@@ -201,7 +92,7 @@ def scene(path: Path, seed: int = 0) -> tuple[str, str]:
     return write_tiff(path, values, nodata=0, **profile), labels
 
 
-def test_rasters_are_trained_without_labels_and_can_be_resumed(tmp_path):
+def test_rasters_are_trained_without_labels_and_can_be_resumed(tmp_path: Path) -> None:
     first, _ = scene(tmp_path / "a.tif")
     second, _ = scene(tmp_path / "b.tif", seed=1)
     runs = str(tmp_path / "runs")
@@ -209,7 +100,8 @@ def test_rasters_are_trained_without_labels_and_can_be_resumed(tmp_path):
     call("rasters", first, second, "--classes", "3", "--margin", "4", *small)
     run = newest_run(tmp_path / "runs")
     assert run.config.margin == 4
-    assert run.data["gsd"] == pytest.approx(0.2)
+    # Scenes of 0.2 m are read at 0.8 m unless `--reduce` says otherwise.
+    assert run.data["gsd"] == pytest.approx(0.8)
     assert run.data["dtype"] == "uint8"
     assert run.config.network.channels == ("red", "green", "blue", "nir")
     assert run.config.network.offset[3] > 0
@@ -220,7 +112,7 @@ def test_rasters_are_trained_without_labels_and_can_be_resumed(tmp_path):
     assert "has no labels" in call("evaluate", str(run.path), code=1)
 
 
-def test_options_of_rasters_reach_the_run(tmp_path):
+def test_options_of_rasters_reach_the_run(tmp_path: Path) -> None:
     raster, _ = scene(tmp_path / "a.tif")
     small = [
         "--size",
@@ -240,24 +132,24 @@ def test_options_of_rasters_reach_the_run(tmp_path):
         "local",
         "--clusters-a",
         "0",
-        "--lamb",
+        "--entropy-weight",
         "0.8",
-        "--settling",
+        "--entropy-warmup",
         "0.5",
-        "--vigour",
+        "--vegetation-jitter",
         "0.3",
-        "--jitter",
+        "--colour-jitter",
         "0.1",
     ]
     call("rasters", raster, "--classes", "3", *small, *chosen)
     config = newest_run(tmp_path / "runs").config
     assert (config.network.name, config.network.clusters_a, config.passes) == ("local", None, ("b",))
     light = config.pairs.photometry
-    assert (config.lamb_b, config.settling, light.vigour) == (0.8, 0.5, 0.3)
+    assert (config.entropy_weight, config.entropy_warmup, light.vegetation_jitter) == (0.8, 0.5, 0.3)
     assert (light.all_brightness, light.all_contrast, light.saturation) == pytest.approx((0.05, 0.04, 0.05))
 
 
-def test_label_rasters_are_for_evaluation_only(tmp_path):
+def test_label_rasters_are_for_evaluation_only(tmp_path: Path) -> None:
     raster, labels = scene(tmp_path / "a.tif")
     runs = str(tmp_path / "runs")
     classes = ["--label-class", "green=1", "--label-class", "grey=2", "--label-class", "bright=3"]
@@ -274,7 +166,24 @@ def test_label_rasters_are_for_evaluation_only(tmp_path):
     assert "accuracy" in call("evaluate", "--runs", runs, "--baseline", "random")
 
 
-def test_labels_change_nothing_about_training(tmp_path):
+def test_baselines_need_no_run(tmp_path: Path) -> None:
+    assert {line.split()[0] for line in call("baseline").splitlines()} == set(BASELINES)
+    make_mnist(tmp_path)
+    data = ["--data", str(tmp_path), "--json", "-q"]
+    small = ["--network", "6c-4", "--epochs", "1", "--steps", "1", "--batch", "10"]
+    triplets = json.loads(call("baseline", "triplets", "mnist", *data, *small))
+    assert (triplets["protocol"], len(triplets["sub_heads"])) == ("one_to_one", 1)
+    said = json.loads(call("baseline", "kmeans", "mnist-small", *data, "--standardise", "--sample", "20"))
+    assert 0 < said["accuracy"] < 1
+    many = json.loads(call("baseline", "kmeans", "mnist", *data, "--overcluster", "--clusters", "12"))
+    assert many["protocol"] == "many_to_one"
+    assert "sift clusters pixels" in call("baseline", "sift", "mnist", "--data", str(tmp_path), code=2)
+    assert "--standardise is for kmeans" in call(
+        "baseline", "spectral", "mnist", "--data", str(tmp_path), "--raw", code=2
+    )
+
+
+def test_labels_change_nothing_about_training(tmp_path: Path) -> None:
     raster, labels = scene(tmp_path / "a.tif")
     small = ["--size", "32", "--batch", "4", "--steps", "2", "--epochs", "1", "--runs", str(tmp_path), "-q"]
     call("rasters", raster, "--classes", "3", *small, "--name", "without")
@@ -288,21 +197,117 @@ def test_labels_change_nothing_about_training(tmp_path):
 @pytest.mark.parametrize(
     ("words", "code", "part"),
     [
-        (["mnist", "--data", "nowhere"], 1, "MNIST is not there"),
+        (["mnist", "--data", "nowhere"], 1, "get it with --download, or name another folder with --data"),
         (["mnist", "--network", "7x"], 2, "no network named 7x"),
-        (["potsdam", "--overcluster", "--clusters-a", "5"], 2, "one head"),
+        (["potsdam", "--overcluster", "--clusters-a", "5"], 2, "--clusters-a does not go with --overcluster"),
         (["rasters", "missing.tif", "--classes", "3"], 1, "no file missing.tif"),
         (["resume", "--runs", "nowhere"], 1, "no run in nowhere"),
         (["evaluate", "nowhere"], 1, "not a run folder"),
         (["rasters", "a.tif"], 2, "classes"),
+        (["rasters", "x.tif", "--classes", "3", "--gsd", "abc"], 2, "not two numbers MIN,MAX"),
+        (["rasters", "x.tif", "--classes", "3", "--gsd", "2,1"], 2, "MIN not above MAX"),
+        (["recipe", "soup"], 2, "There is no recipe soup"),
+        (["recipe", "flair3", "--data", "nowhere"], 1, "name another folder with --data"),
+        (["potsdam", "--download"], 2, "--download does not know potsdam"),
     ],
 )
-def test_bad_input_is_one_sentence_and_the_right_code(tmp_path, monkeypatch, words, code, part):
+def test_bad_input_is_one_sentence_and_the_right_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], code: int, part: str
+) -> None:
     monkeypatch.chdir(tmp_path)
-    assert part in call(*words, code=code)
+    assert part in " ".join(call(*words, code=code).replace("│", " ").split())
     assert not list(tmp_path.iterdir())
 
 
-def test_help_does_not_load_torch():
+def test_help_does_not_load_torch() -> None:
     script = "import sys; from iic_train.cli import app; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("name", ["potsdam-3", "cifar10"])
+def test_help_of_a_preset_shows_its_settings(name: str) -> None:
+    published = UNSUPERVISED[name]
+    shown = " ".join(call(name, "--help").replace("│", " ").split())
+    assert f"images of {published.size} pixels" in shown
+    for value in (published.network, published.epochs, published.batch, published.lr):
+        assert f"[default: ({value}" in shown
+
+
+def test_help_of_rasters_shows_its_settings() -> None:
+    shown = " ".join(call("rasters", "--help").replace("│", " ").split())
+    rules = choose_settings(DEFAULTS, 2, 10.0)
+    assert f"[default: {DEFAULTS.network}]" in shown
+    for value in (rules.size, rules.epochs, rules.batch, rules.lr, rules.colour_jitter):
+        assert f"[default: ({value};" in shown
+
+
+def test_version() -> None:
+    assert __version__ in call("--version")
+
+
+def test_recipes_are_listed() -> None:
+    assert [line.split()[0] for line in call("recipe").splitlines()] == list(RECIPES)
+
+
+def test_the_small_recipe_of_mnist_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_mnist(tmp_path / "data")
+    monkeypatch.setitem(IMAGE_RECIPES, "mnist-small", replace(mnist_small.CONFIG, steps=1, batch=4))
+    options = [
+        "--data",
+        str(tmp_path / "data"),
+        "--runs",
+        str(tmp_path / "runs"),
+        "--epochs",
+        "1",
+        "--seed",
+        "3",
+    ]
+    assert "accuracy" in call("recipe", "mnist-small", *options)
+    config = newest_run(tmp_path / "runs").config
+    assert (config.network.name, config.epochs, config.seed) == ("6c-4", 1, 3)
+
+
+def test_the_recipe_of_flair3_finds_scenes_and_labels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for zone in ("zone1", "zone3"):
+        raster, labels = scene(tmp_path / f"{zone}.tif")
+        Path(raster).rename(tmp_path / f"{zone}_rgbir.tif")
+        assert labels == str(tmp_path / f"{zone}_label.tif")
+    small = replace(flair3.THREE, settings=replace(flair3.THREE.settings, steps=1, size=16))
+    monkeypatch.setitem(RASTER_RECIPES, "flair3", small)
+    call("recipe", "flair3", "--data", str(tmp_path), "--runs", str(tmp_path / "runs"), "--epochs", "1")
+    run = newest_run(tmp_path / "runs")
+    assert run.id.startswith("flair3-")
+    assert [Path(path).name for path in run.config.data.labels] == ["zone1_label.tif", "zone3_label.tif"]
+
+
+def test_scenes_are_described_and_sampled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    raster, labels = scene(tmp_path / "a.tif")
+    described: list[str] = []
+    sampled: list[Scenes] = []
+
+    def count_descriptions(path: str) -> SceneInfo:
+        described.append(path)
+        return describe(path)
+
+    def count_samples(scenes: Scenes) -> tuple[tuple[float, ...], tuple[float, ...], tuple[float, ...]]:
+        sampled.append(scenes)
+        return sample_constants(scenes)
+
+    monkeypatch.setattr(survey, "describe", count_descriptions)
+    monkeypatch.setattr(survey, "sample_constants", count_samples)
+    small = [
+        "--size",
+        "32",
+        "--batch",
+        "4",
+        "--steps",
+        "2",
+        "--epochs",
+        "1",
+        "--runs",
+        str(tmp_path / "runs"),
+    ]
+    call("rasters", raster, "--classes", "3", "--labels", labels, *small)
+    assert (len(described), len(sampled)) == (1, 1)

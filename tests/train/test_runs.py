@@ -1,14 +1,17 @@
 import json
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from iic_geotools.errors import TrainingError, UsageError
 from iic_train.config import DataConfig, TrainConfig
-from iic_train.networks import Network, NetworkConfig
-from iic_train.pairs import DensePairs, ImagePairs
+from iic_train.models.networks import Network
+from iic_train.models.registry import NetworkConfig
 from iic_train.runs import Choice, create_run, load_run, load_weights, newest_run
+from iic_train.views.settings import DensePairs, ImagePairs
 
 DENSE = TrainConfig(
     preset="rasters",
@@ -30,7 +33,7 @@ IMAGES = TrainConfig(
 
 
 @pytest.mark.parametrize("config", [DENSE, IMAGES])
-def test_a_run_is_read_back_as_it_was_made(tmp_path, config):
+def test_a_run_is_read_back_as_it_was_made(tmp_path: Path, config: TrainConfig) -> None:
     run = create_run(config, {"fingerprint": "abc"}, tmp_path)
     again = load_run(run.path)
     assert again == run
@@ -39,7 +42,7 @@ def test_a_run_is_read_back_as_it_was_made(tmp_path, config):
     assert newest_run(tmp_path) == run
 
 
-def test_weights_travel_with_their_config_and_choice(tmp_path):
+def test_weights_travel_with_their_config_and_choice(tmp_path: Path) -> None:
     run = create_run(DENSE, {}, tmp_path)
     network = Network(DENSE.network).eval()
     run.save_weights(network, "best", Choice(4, 1, -0.75))
@@ -53,14 +56,14 @@ def test_weights_travel_with_their_config_and_choice(tmp_path):
         assert torch.equal(found(image, "a"), network(image, "a"))
 
 
-def test_two_runs_of_one_second_do_not_share_a_folder(tmp_path):
+def test_two_runs_of_one_second_do_not_share_a_folder(tmp_path: Path) -> None:
     assert create_run(DENSE, {}, tmp_path).path != create_run(DENSE, {}, tmp_path).path
     create_run(DENSE, {}, tmp_path, name="mine")
     with pytest.raises(UsageError, match="already"):
         create_run(DENSE, {}, tmp_path, name="mine")
 
 
-def test_metrics_are_lines_and_a_half_written_one_is_not_read(tmp_path):
+def test_metrics_are_lines_and_a_half_written_one_is_not_read(tmp_path: Path) -> None:
     run = create_run(DENSE, {}, tmp_path)
     assert run.metrics() == []
     run.append_metrics({"epoch": 1, "loss": -0.1})
@@ -72,7 +75,7 @@ def test_metrics_are_lines_and_a_half_written_one_is_not_read(tmp_path):
     assert run.metrics() == [{"epoch": 1, "loss": -0.1}]
 
 
-def test_what_is_not_there_is_said(tmp_path):
+def test_what_is_not_there_is_said(tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match="no run in"):
         newest_run(tmp_path / "runs")
     with pytest.raises(TrainingError, match="not a run folder"):
@@ -83,7 +86,7 @@ def test_what_is_not_there_is_said(tmp_path):
         run.network()
 
 
-def test_damage_is_said(tmp_path):
+def test_damage_is_said(tmp_path: Path) -> None:
     run = create_run(DENSE, {}, tmp_path)
     (run.path / "best.safetensors").write_bytes(b"not weights at all")
     with pytest.raises(TrainingError, match="does not hold the weights"):
@@ -117,6 +120,6 @@ def test_damage_is_said(tmp_path):
         {"margin": 16},
     ],
 )
-def test_impossible_settings_are_refused(wrong):
+def test_impossible_settings_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
         replace(DENSE, **wrong)

@@ -1,11 +1,9 @@
-import io
 from dataclasses import replace
 
 from iic_train.config import DataConfig, TrainConfig
-from iic_train.networks import NetworkConfig
-from iic_train.pairs import DensePairs
-from iic_train.progress import Progress
-from iic_train.watch import Watch
+from iic_train.models.registry import NetworkConfig
+from iic_train.views.settings import DensePairs
+from iic_train.watch import Watch, describe_epoch, has_settled
 
 CONFIG = TrainConfig(
     preset="rasters",
@@ -17,7 +15,12 @@ CONFIG = TrainConfig(
 )
 
 
-def row(epoch=5, information=0.5, entropy=1.2, occupancy=(0.4, 0.3, 0.2, 0.1)):
+def row(
+    epoch: int = 5,
+    information: float = 0.5,
+    entropy: float = 1.2,
+    occupancy: tuple[float, ...] = (0.4, 0.3, 0.2, 0.1),
+):
     head = {
         "loss": [-information],
         "information": [information],
@@ -35,16 +38,16 @@ def row(epoch=5, information=0.5, entropy=1.2, occupancy=(0.4, 0.3, 0.2, 0.1)):
     }
 
 
-def test_a_healthy_run_is_left_in_peace():
+def test_a_healthy_run_is_left_in_peace() -> None:
     assert Watch(CONFIG).look(row()) == []
 
 
-def test_each_trouble_has_its_own_advice_and_is_said_once():
+def test_each_trouble_has_its_own_advice_and_is_said_once() -> None:
     watch = Watch(CONFIG)
     (collapsed,) = watch.look(row(entropy=0.01, occupancy=(0.999, 0.001, 0, 0)))
     assert "collapsed" in collapsed
     assert "100%" in collapsed
-    assert "--lamb" in collapsed
+    assert "`entropy_weight` above 1" in collapsed
     assert watch.look(row(entropy=0.01)) == []
     (nothing,) = watch.look(row(information=0.001))
     assert "learning rate" in nothing
@@ -54,27 +57,20 @@ def test_each_trouble_has_its_own_advice_and_is_said_once():
     assert len(watch.look(row(entropy=0.01))) == 1
 
 
-def test_the_first_epoch_is_not_judged():
+def test_the_first_epoch_is_not_judged() -> None:
     assert Watch(CONFIG).look(row(epoch=1, information=0.0, entropy=0.0)) == []
 
 
-class Terminal(io.StringIO):
-    def isatty(self):
-        return True
+def test_an_epoch_is_described_in_a_line() -> None:
+    line = describe_epoch(row(epoch=2), replace(CONFIG, epochs=7))
+    assert line.startswith("epoch 2/7  B -0.500 (information 0.500, 3.3/4 clusters)")
+    assert line.endswith("selection -0.5000 (sub-head 0) *")
 
 
-def test_a_terminal_has_a_bar_that_is_wiped_before_the_next_line():
-    stream = Terminal()
-    progress = Progress(stream)
-
-    class Means:
-        def to_json(self):
-            return row()["train"]["b"]
-
-    config = replace(CONFIG, epochs=7)
-    progress.step(2, config, 0, "b", 0, 10, {"b": Means()}, 8)
-    assert "epoch 2/7 [##" in stream.getvalue()
-    assert not stream.getvalue().endswith("\n")
-    progress.epoch(row(epoch=2), config)
-    assert "\r" in stream.getvalue()
-    assert stream.getvalue().endswith("selection -0.5000 (sub-head 0) *\n")
+def test_a_loss_has_settled_when_the_last_epochs_hardly_lowered_it() -> None:
+    assert not has_settled([-1.0, -1.0, -1.0], None)
+    assert not has_settled([-1.0, -1.0], 2)
+    assert has_settled([-1.0, -0.9, -1.004], 2)
+    assert not has_settled([-1.0, -0.9, -1.006], 2)
+    assert not has_settled([-0.5, -1.0, -0.9], 2)
+    assert has_settled([0.0, 0.0], 1)

@@ -1,1 +1,8 @@
-"""Invariant Information Clustering: objective, networks, data, pairs, loop, evaluation, run folders."""
+"""Invariant Information Clustering: objective, networks, data, views, trainer, evaluation, run folders."""
+
+import lazy_loader
+
+from iic_geotools import __version__ as __version__
+
+# The public names stand in `__init__.pyi`, once; each is imported when it is first used.
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,7 +1,7 @@
-"""Training by several processes under torchrun, in a few lines.
+"""Training by several processes under torchrun.
 
-The objective sums its counts over all ranks, so each rank's gradient is its share of one large batch's:
-`sum_gradients` adds the shares up.
+The objective sums its counts over all ranks, so the gradient of each rank is its share of the gradient of one
+large batch: `sum_gradients` adds the shares up.
 """
 
 import os
@@ -18,11 +18,12 @@ from iic_geotools.errors import DeviceError
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process's number and how many there are."""
+    """Number of this process, number of processes, and both on this machine alone."""
 
     rank: int = 0
     count: int = 1
     local: int = 0
+    local_count: int = 1
 
     @property
     def first(self) -> bool:
@@ -31,8 +32,8 @@ class Ranks:
 
 
 @contextmanager
-def joined(device: str) -> Iterator[tuple[Ranks, torch.device]]:
-    """Join torchrun's other processes, if there are any, and choose this process's device.
+def join_ranks(device: str) -> Iterator[tuple[Ranks, torch.device]]:
+    """Join the other processes of torchrun, if there are any, and choose the device of this process.
 
     Args:
         device: `auto`, `cpu` or `cuda`.
@@ -49,39 +50,87 @@ def joined(device: str) -> Iterator[tuple[Ranks, torch.device]]:
         dist.destroy_process_group()
 
 
-_TORCHRUN = (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0"))
+_TORCHRUN = (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0"), ("LOCAL_WORLD_SIZE", "1"))
+MAX_WORKERS = 16
+"""Most processes that read ahead for one GPU unless more are asked for."""
 
 
 def choose_device(device: str, local: int = 0) -> torch.device:
-    """The device asked for; `auto` is a GPU if there is one.
+    """Return the device that was asked for; `auto` is a GPU if there is one.
+
+    On a GPU, float32 then means float32: TensorFloat-32, which PyTorch would use in convolutions, keeps ten bits.
 
     Raises:
         DeviceError: A GPU was asked for and is not there.
     """
     available = torch.cuda.is_available()
     if device == "cuda" and not available:
-        raise DeviceError("--device cuda: PyTorch finds no GPU here; use --device cpu, or check the driver.")
+        raise DeviceError("PyTorch finds no GPU: use another `device` than cuda, or check the driver.")
     if device == "cpu" or not available:
         return torch.device("cpu")
     torch.cuda.set_device(local)
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
     return torch.device("cuda", local)
 
 
+def choose_workers(workers: int | None, device: torch.device, ranks: Ranks) -> int:
+    """Return the number of processes that read ahead, by default all cores but one for a GPU, and none on a CPU.
+
+    On a CPU the cores are needed for training itself.
+    """
+    if workers is not None:
+        return workers
+    if device.type == "cpu":
+        return 0
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(MAX_WORKERS, cores // ranks.local_count - 1))
+
+
+@contextmanager
+def explain_full_memory(advice: str) -> Iterator[None]:
+    """Turn PyTorch's error about a GPU whose memory is full into a sentence.
+
+    Args:
+        advice: What to change.
+
+    Raises:
+        DeviceError: The memory of the GPU is full.
+    """
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise DeviceError(f"The memory of the GPU is full: {advice}.") from error
+
+
 def sum_gradients(network: nn.Module) -> None:
-    """Add up the gradients of all ranks in one message; parameters without one (an idle head) are left out."""
+    """Add up the gradients of all ranks in one message; parameters without one, those of an idle head, are left out."""
     if dist.is_initialized():
         _in_one_message([p.grad for p in network.parameters() if p.grad is not None])
 
 
-def average_statistics(network: nn.Module) -> None:
-    """Give all ranks the mean of their running batch-norm statistics."""
+def average_statistics(network: nn.Module, weight: float = 1.0) -> None:
+    """Give all ranks the mean of their running batch-norm statistics.
+
+    Args:
+        network: The network.
+        weight: Share of this rank in relation to a share of equal size.
+    """
     if dist.is_initialized():
         buffers = [b for b in network.buffers() if b.is_floating_point()]
-        _in_one_message(buffers, 1.0 / dist.get_world_size())
+        _in_one_message(buffers, weight, 1.0 / dist.get_world_size())
 
 
-def _in_one_message(tensors: list[Tensor], factor: float = 1.0) -> None:
-    flat = torch.cat([tensor.flatten() for tensor in tensors])
+def agree(decision: bool, device: torch.device) -> bool:
+    """Return the decision of the first rank, so that all ranks stop together."""
+    if not dist.is_initialized():
+        return decision
+    answer = torch.tensor([decision], dtype=torch.int32, device=device)
+    dist.broadcast(answer, 0)
+    return bool(answer.item())
+
+
+def _in_one_message(tensors: list[Tensor], before: float = 1.0, after: float = 1.0) -> None:
+    flat = torch.cat([tensor.flatten() for tensor in tensors]) * before
     dist.all_reduce(flat)
     for tensor, part in zip(tensors, torch.split(flat, [tensor.numel() for tensor in tensors]), strict=True):
-        tensor.copy_(part.view_as(tensor) * factor)
+        tensor.copy_(part.view_as(tensor) * after)

@@ -1,29 +1,30 @@
-"""The run folder: all that a training run leaves behind, and all that is needed to go on with it.
+"""The run folder: everything that a training run writes, and everything that is needed to resume it.
 
     runs/<preset>-<time>/
         config.json               settings with every default, versions, data fingerprint, run id
-        metrics.jsonl             one line an epoch
+        metrics.jsonl             one line per epoch
+        simplex.jsonl             where a few images stand between the clusters, for clustering runs
         best.safetensors          weights of the epoch with the lowest loss of head B
         last.safetensors          weights of the last epoch
         state.pt                  optimiser and counters, to resume
 
-Each weights file carries the network's config and how its epoch and sub-head were chosen, so it can leave
-the folder. A line of metrics.jsonl:
+Each weights file carries the config of its network and how its epoch and sub-head were chosen, so it can be
+used outside the folder. A line of metrics.jsonl:
 
     {"epoch": 3, "lr": 1e-4, "seconds": 61.0, "images_per_second": 812.0,
      "train": {"a": HEAD, "b": HEAD}, "selection": HEAD, "sub_head": 1, "loss": -1.9, "best": true,
      "accuracy": {"chosen": 0.61, "sub_heads": [0.6, 0.61], "label_picked": 0.61}}
 
-with HEAD = {"loss": [..], "information": [..], "entropy": [..], "occupancy": [[..], ..]}, one entry a
-sub-head. `train` is the mean over the epoch's steps of each head trained; `selection` is head B on fixed
-pairs with the weights as they would be used: it chooses `sub_head` and the best epoch. `accuracy` is there
-if labels are.
+with HEAD = {"loss": [..], "information": [..], "entropy": [..], "occupancy": [[..], ..]}, one entry per
+sub-head. `train` is the mean over the steps of the epoch for each head that was trained. `selection` is head B
+on fixed pairs with the weights as they would be used; it chooses `sub_head` and the best epoch. `accuracy` is
+there if the data has labels.
 """
 
 import json
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal
@@ -33,17 +34,20 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save
 
 from iic_geotools.errors import TrainingError, UsageError
-from iic_geotools.files import replacing, write_atomically
+from iic_geotools.files import replacement, write_atomically
 from iic_train.config import TrainConfig
-from iic_train.networks import Network, NetworkConfig
+from iic_train.data.base import Dataset
+from iic_train.models.networks import Network
+from iic_train.models.registry import NetworkConfig
 
 CONFIG, METRICS, STATE = "config.json", "metrics.jsonl", "state.pt"
-Which = Literal["best", "last"]
+Checkpoint = Literal["best", "last"]
+"""The epoch with the lowest loss of head B, or the last epoch."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """Which epoch and sub-head a weights file stands for, and the loss of head B that chose them."""
+    """The epoch and sub-head that a weights file stands for, and the loss of head B that chose them."""
 
     epoch: int
     sub_head: int
@@ -59,7 +63,8 @@ class Run:
         id: Unique name of the run.
         config: Its settings.
         data: Facts about the data: `fingerprint`, and for rasters `dtype`, `gsd` (metres), `scenes`.
-        versions: Packages that made the run.
+        versions: Versions of the packages that made the run.
+        opened: The images that training opened, so that evaluation does not open them again.
     """
 
     path: Path
@@ -67,24 +72,31 @@ class Run:
     config: TrainConfig
     data: Mapping[str, Any]
     versions: Mapping[str, str]
+    opened: Dataset | None = field(default=None, compare=False, repr=False)
 
-    def network(self, which: Which = "best") -> Network:
-        """The trained network with all heads and sub-heads, in eval mode on the CPU."""
-        return load_weights(self._weights(which))[0]
+    def dataset(self) -> Dataset:
+        """Return the images that the run was trained on; without labels they have no classes."""
+        from iic_train.data.opening import open_dataset_of
 
-    def choice(self, which: Which = "best") -> Choice:
-        """The epoch and, by lowest loss of head B, the sub-head of these weights."""
-        return read_choice(self._weights(which))
+        return self.opened or open_dataset_of(self.config)
+
+    def network(self, checkpoint: Checkpoint = "best") -> Network:
+        """Return the trained network with all heads and sub-heads, in eval mode on the CPU."""
+        return load_weights(self._weights(checkpoint))[0]
+
+    def choice(self, checkpoint: Checkpoint = "best") -> Choice:
+        """Return the epoch of a checkpoint and its sub-head with the lowest loss of head B."""
+        return read_choice(self._weights(checkpoint))
 
     def metrics(self) -> list[dict[str, Any]]:
-        """One dictionary an epoch, as the module says."""
+        """Return one dictionary per epoch, as described above."""
         path = self.path / METRICS
         if not path.exists():
             return []
         return [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]
 
     def append_metrics(self, row: Mapping[str, Any]) -> None:
-        """Add an epoch's line."""
+        """Add the line of an epoch."""
         with (self.path / METRICS).open("a") as file:
             file.write(json.dumps(row) + "\n")
 
@@ -93,7 +105,7 @@ class Run:
         kept = [json.dumps(row) + "\n" for row in self.metrics() if row["epoch"] <= epoch]
         write_atomically(self.path / METRICS, "".join(kept).encode())
 
-    def save_weights(self, network: Network, which: Which, choice: Choice) -> None:
+    def save_weights(self, network: Network, checkpoint: Checkpoint, choice: Choice) -> None:
         """Write `best.safetensors` or `last.safetensors`."""
         metadata = {
             "network": json.dumps(network.config.to_json()),
@@ -103,15 +115,15 @@ class Run:
             "loss": repr(choice.loss),
         }
         state = {name: value.detach().cpu().contiguous() for name, value in network.state_dict().items()}
-        write_atomically(self.path / f"{which}.safetensors", save(state, metadata))
+        write_atomically(self.path / f"{checkpoint}.safetensors", save(state, metadata))
 
     def save_state(self, state: Mapping[str, Any]) -> None:
         """Write what resuming needs: tensors and plain values only."""
-        with replacing(self.path / STATE) as temporary:
+        with replacement(self.path / STATE) as temporary:
             torch.save(dict(state), temporary)
 
     def load_state(self) -> dict[str, Any] | None:
-        """What `save_state` wrote, or None before the first epoch is done."""
+        """Return what `save_state` wrote, or None before the first epoch is done."""
         path = self.path / STATE
         if not path.exists():
             return None
@@ -123,8 +135,8 @@ class Run:
             ) from error
         return state
 
-    def _weights(self, which: Which) -> Path:
-        path = self.path / f"{which}.safetensors"
+    def _weights(self, checkpoint: Checkpoint) -> Path:
+        path = self.path / f"{checkpoint}.safetensors"
         if not path.exists():
             raise TrainingError(
                 f"The run {self.path} has no weights yet: let it finish an epoch (iic-train resume {self.path})."
@@ -135,7 +147,7 @@ class Run:
 def create_run(
     config: TrainConfig, data: Mapping[str, Any], runs: Path = Path("runs"), name: str | None = None
 ) -> Run:
-    """Make a new run folder under `runs` and write its config."""
+    """Create a run folder under `runs` and write its config."""
     started = time.strftime("%Y%m%d-%H%M%S")
     run_id = name or f"{config.preset}-{started}"
     path = runs / run_id
@@ -146,7 +158,7 @@ def create_run(
             count += 1
     if path.exists():
         raise UsageError(
-            f"There is a run {path} already; choose another name, or go on with it: iic-train resume {path}."
+            f"There is already a run {path}: choose another `name`, or resume it with: iic-train resume {path}"
         )
     path.mkdir(parents=True)
     run = Run(path, path.name, config, dict(data), _versions())
@@ -180,19 +192,21 @@ def load_run(path: Path | str) -> Run:
 
 
 def newest_run(runs: Path = Path("runs")) -> Run:
-    """The run that was started last under `runs`.
+    """Open the run under `runs` that was started last.
 
     Raises:
         TrainingError: There is none.
     """
-    found = [folder for folder in runs.glob("*/") if (folder / CONFIG).is_file()] if runs.is_dir() else []
-    if not found:
-        raise TrainingError(f"There is no run in {runs}: train one first (iic-train --help).")
-    return load_run(max(found, key=lambda folder: (folder / CONFIG).stat().st_mtime))
+    folders = [folder for folder in runs.glob("*/") if (folder / CONFIG).is_file()] if runs.is_dir() else []
+    if not folders:
+        raise TrainingError(
+            f"There is no run in {runs}: train one first, or name another folder with `runs`."
+        )
+    return load_run(max(folders, key=lambda folder: (folder / CONFIG).stat().st_mtime))
 
 
 def load_weights(path: Path) -> tuple[Network, Choice]:
-    """A network in eval mode from a weights file, which carries its config, and what the file stands for.
+    """Load a network in eval mode from a weights file, and read which epoch and sub-head the file stands for.
 
     Raises:
         TrainingError: The file is damaged or does not fit its config.
@@ -208,7 +222,7 @@ def load_weights(path: Path) -> tuple[Network, Choice]:
 
 
 def read_choice(path: Path) -> Choice:
-    """What a weights file stands for, without loading its weights."""
+    """Read which epoch and sub-head a weights file stands for, without loading its weights."""
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata()
@@ -218,10 +232,10 @@ def read_choice(path: Path) -> Choice:
 
 
 def _versions() -> dict[str, str]:
-    found = {}
+    versions = {}
     for package in ("iic-edge", "torch", "torchvision", "numpy", "rasterio", "safetensors"):
         try:
-            found[package] = version(package)
+            versions[package] = version(package)
         except PackageNotFoundError:
-            found[package] = "not installed"
-    return found
+            versions[package] = "not installed"
+    return versions

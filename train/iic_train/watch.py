@@ -1,56 +1,98 @@
-"""Signs that a run goes wrong, said in words with what to try."""
+"""How a run is going, in words: the figures of an epoch, and signs that something is wrong with advice."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from iic_train.config import TrainConfig
 
-FEW = 1.1
-"""Clusters in use below which a head has collapsed."""
-NOTHING = 0.01
-"""Share of the possible information below which views are told apart by nothing."""
+COLLAPSED = 1.1
+"""Number of clusters in use below which a head has collapsed."""
+NO_INFORMATION = 0.01
+"""Share of the possible information below which paired views have nothing in common."""
+SETTLED = 0.005
+"""Part of its size by which a loss must fall to count as falling."""
+
+
+def has_settled(losses: Sequence[float], epochs: int | None) -> bool:
+    """Return whether the last `epochs` epochs have hardly lowered the loss on the fixed pairs; None means never."""
+    if epochs is None or len(losses) <= epochs:
+        return False
+    before, since = min(losses[:-epochs]), min(losses[-epochs:])
+    return since >= before - SETTLED * abs(before)
+
+
+def memory_advice(config: TrainConfig, pairs: int) -> str:
+    """Return what to change if the memory of a GPU is full with this number of pairs in the network at once."""
+    fewer = max(config.repeats, pairs // 2)
+    return (
+        f"{pairs} pairs pass the network at once, try a `micro_batch` of {fewer}, which leaves loss and gradient "
+        "those of the batch, or `amp` bf16"
+    )
 
 
 class Watch:
-    """Looks at an epoch's metrics; says each thing once until it is over."""
+    """Looks at the metrics of each epoch and gives each warning once until its cause is over."""
 
     def __init__(self, config: TrainConfig) -> None:
         self.config = config
-        self._said: set[str] = set()
+        self._given: set[str] = set()
 
-    def look(self, row: dict[str, Any]) -> list[str]:
-        """What is wrong after this epoch and was not said before."""
-        found = dict(self._signs(row))
-        news = [message for sign, message in found.items() if sign not in self._said]
-        self._said = set(found)
+    def look(self, row: Mapping[str, Any]) -> list[str]:
+        """Return the warnings after this epoch that were not given before."""
+        warnings = dict(self._warnings(row))
+        news = [message for sign, message in warnings.items() if sign not in self._given]
+        self._given = set(warnings)
         return news
 
-    def _signs(self, row: dict[str, Any]) -> Iterator[tuple[str, str]]:
-        best = row["sub_head"]
-        head = row["selection"]
-        used = math.exp(head["entropy"][best])
-        clusters = self.config.network.clusters_b
-        information = head["information"][best]
+    def _warnings(self, row: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+        sub_head, head = row["sub_head"], row["selection"]
+        letter = self.config.selecting_head
+        name, clusters = f"Head {letter.upper()}", self.config.clusters_of(letter)
+        used, information = math.exp(head["entropy"][sub_head]), head["information"][sub_head]
+        weight = f"an `entropy_weight` above {self.config.entropy_weight:g}"
         if row["epoch"] < 2:
             return
-        if used < FEW:
+        if used < COLLAPSED:
             yield (
                 "collapsed",
-                f"Head B has collapsed: one cluster holds {max(head['occupancy'][best]):.0%} of everything. Try an "
-                f"entropy weight above {self.config.lamb_b:g} (--lamb), a larger batch, a lower learning rate, or "
-                "another seed.",
+                f"{name} has collapsed: one cluster holds {max(head['occupancy'][sub_head]):.0%} of everything. "
+                f"Try {weight}, a larger batch, a lower learning rate, or another seed.",
             )
-        elif information < NOTHING * math.log(clusters):
+        elif information < NO_INFORMATION * math.log(clusters):
             yield (
-                "nothing",
-                f"Head B finds nothing that paired views share (information {information:.4f} of at most "
+                "no information",
+                f"{name} finds nothing that paired views share (information {information:.4f} of at most "
                 f"{math.log(clusters):.2f}). Try a higher learning rate, weaker photometric changes, a larger batch, "
                 "or more data.",
             )
         elif used < 0.5 * clusters:
             yield (
-                "few",
-                f"Head B uses about {used:.1f} of its {clusters} clusters. If that is not what the images hold, try an "
-                f"entropy weight above {self.config.lamb_b:g} (--lamb).",
+                "few clusters",
+                f"{name} uses about {used:.1f} of its {clusters} clusters. If the images hold more than that, try "
+                f"{weight}.",
             )
+
+
+def describe_epoch(row: Mapping[str, Any], config: TrainConfig) -> str:
+    """Return the figures of a finished epoch in a line."""
+    accuracy = f"  accuracy {row['accuracy']['chosen']:.1%}" if "accuracy" in row else ""
+    return (
+        f"epoch {row['epoch']}/{config.epochs}  {describe_heads(row['train'], config)}  "
+        f"{row['images_per_second']:.0f} images/s  "
+        f"selection {row['loss']:.4f} (sub-head {row['sub_head']}){' *' if row['best'] else ''}{accuracy}"
+        f"{'  settled' if row.get('settled') else ''}"
+    )
+
+
+def describe_heads(heads: Mapping[str, Mapping[str, Any]], config: TrainConfig) -> str:
+    """Return loss, information and number of clusters in use of each head, for its best sub-head."""
+    figures = []
+    for head, means in heads.items():
+        best = means["loss"].index(min(means["loss"]))
+        clusters = config.clusters_of(head)
+        figures.append(
+            f"{head.upper()} {means['loss'][best]:.3f} (information {means['information'][best]:.3f}, "
+            f"{math.exp(means['entropy'][best]):.1f}/{clusters} clusters)"
+        )
+    return "  ".join(figures)

@@ -1,10 +1,11 @@
-"""What every data set looks like to the rest: partitions with random access to raw images."""
+"""The interface of every data set: partitions with random access to raw images."""
 
 import bisect
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from iic_geotools.errors import DataError
 
 UNLABELLED = 255
-"""Value of a label map where nobody said what is there."""
+"""Value of a label map where there is no label."""
 
 Label = int | NDArray[np.uint8]
 
@@ -50,7 +51,7 @@ class Dataset:
 
     Attributes:
         name: Name of the data set, such as `mnist`.
-        dense: True if labels are maps (segmentation), False if they are one class an image (clustering).
+        dense: True if labels are maps (segmentation), False if they are one class per image (clustering).
         train_a: What the auxiliary overclustering head is trained on.
         train_b: What the main head is trained on; with `overcluster`, what the only head is trained on.
         map: Labelled images on which clusters are matched to classes.
@@ -77,10 +78,10 @@ class Dataset:
         dense: bool,
         overcluster: bool,
     ) -> "Dataset":
-        """Lay out a data set that is labelled throughout, as both protocols of the paper ask.
+        """Return the partitions of a data set in which every image has a label.
 
-        Without labels in training nothing can be overfitted to them, so the unsupervised protocol trains,
-        matches and tests on everything; overclustering keeps the test part apart.
+        The unsupervised protocol trains, matches and tests on everything, because training without labels cannot
+        overfit to them. Overclustering keeps the test part apart.
         """
         if overcluster:
             return cls(name, dense, train, train, map=train, test=test, classes=classes)
@@ -132,6 +133,35 @@ class Arrays:
         return
 
 
+class MappedArrays(Arrays):
+    """Images in a file of raw bytes that is mapped into memory.
+
+    A process that reads ahead maps the file again, instead of being sent what it holds.
+
+    Args:
+        path: The file.
+        shape: Channels, height and width of an image as the file holds it.
+        axes: Order in which its axes become channels, height and width.
+        labels: Class ids, if there are any.
+        channels: Names of the channels.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        shape: tuple[int, int, int],
+        axes: tuple[int, int, int],
+        labels: NDArray[np.integer[Any]] | None,
+        channels: tuple[str, ...],
+    ) -> None:
+        stored = np.memmap(path, np.uint8, "r").reshape(-1, *shape)
+        super().__init__(stored.transpose(0, *(axis + 1 for axis in axes)), labels, channels)
+        self._opened_with = (path, shape, axes, labels, channels)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return MappedArrays, self._opened_with
+
+
 class Joined:
     """Several partitions, one after the other."""
 
@@ -163,8 +193,8 @@ class Joined:
     def _locate(self, index: int) -> tuple[Images, int]:
         if not 0 <= index < len(self):
             raise IndexError(index)
-        which = bisect.bisect_right(self.ends, index)
-        return self.parts[which], index - (self.ends[which] - len(self.parts[which]))
+        number = bisect.bisect_right(self.ends, index)
+        return self.parts[number], index - (self.ends[number] - len(self.parts[number]))
 
 
 class Subset:

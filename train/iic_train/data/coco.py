@@ -1,7 +1,7 @@
 """COCO-Stuff 164k: its 15 coarse stuff classes, or sky, plants and ground alone.
 
-Labels are used to choose images and pixels, never to supervise: what is neither labelled nor one of the
-classes (things, mostly) stays out of the objective and of every figure.
+Labels are used to choose images and pixels, never to supervise. Pixels that are not labelled, or with none of the
+classes (mostly things), stay out of the objective and of every figure.
 """
 
 import logging
@@ -61,8 +61,8 @@ def class_table(name: str) -> NDArray[np.uint8]:
     return table
 
 
-def read(name: str, root: Path, *, overcluster: bool, unlabelled: bool) -> Dataset:
-    """Open COCO-Stuff under `root`; every chosen image is labelled, so `unlabelled` changes nothing."""
+def read(name: str, root: Path, *, overcluster: bool) -> Dataset:
+    """Open COCO-Stuff under `root`; every chosen image is labelled."""
     folder = _folder(root)
     train, test = (Stuff(folder, split, _chosen(name, folder, split), class_table(name)) for split in _SPLITS)
     return Dataset.of_labelled(name, train, test, _CLASSES[name], dense=True, overcluster=overcluster)
@@ -83,7 +83,7 @@ class Stuff:
         return len(self.names)
 
     def image(self, index: int) -> NDArray[np.uint8]:
-        """Return image `index` as [3, H, W], red first, at least 128 px a side."""
+        """Return image `index` as [3, H, W], red first, at least 128 pixels wide and high."""
         path = self.images / f"{self.names[index]}.jpg"
         with _open(path) as picture:
             size = _scaled(picture.size)
@@ -129,10 +129,10 @@ def _folder(root: Path) -> Path:
         if all((folder / kind / split).is_dir() for kind in ("images", "annotations") for split in _SPLITS):
             return folder
     raise DataError(
-        "COCO-Stuff 164k is not there: unpack train2017.zip and val2017.zip into "
+        "COCO-Stuff 164k is missing: unpack train2017.zip and val2017.zip into "
         f"{root / _FOLDERS[0] / 'images'} and stuffthingmaps_trainval2017.zip into "
         f"{root / _FOLDERS[0] / 'annotations'} "
-        "(links: github.com/nightrome/cocostuff), or name another folder with --data."
+        "(links: github.com/nightrome/cocostuff), or name another folder with `data`."
     )
 
 
@@ -162,8 +162,8 @@ def _chosen(name: str, folder: Path, split: str) -> list[str]:
 
 def _choose(paths: list[Path], table: NDArray[np.uint8]) -> list[str]:
     with ThreadPoolExecutor() as pool:  # decoding releases the interpreter lock
-        wanted = list(pool.map(partial(_mostly_stuff, table=table), paths))
-    return [path.stem for path, good in zip(paths, wanted, strict=True) if good]
+        chosen = list(pool.map(partial(_mostly_stuff, table=table), paths))
+    return [path.stem for path, good in zip(paths, chosen, strict=True) if good]
 
 
 def _mostly_stuff(path: Path, table: NDArray[np.uint8]) -> bool:

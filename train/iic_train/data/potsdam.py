@@ -32,7 +32,7 @@ def class_table(name: str) -> NDArray[np.uint8]:
 def read(name: str, root: Path, *, overcluster: bool, unlabelled: bool) -> Dataset:
     """Open Potsdam under `root`.
 
-    Unsupervised, everything is trained on and all labelled chips are matched and tested; with `overcluster` a
+    The unsupervised protocol trains on everything and matches and tests on all labelled chips. With `overcluster` a
     tenth of all chips, labelled ones, is kept for the test.
     """
     without, train, test = _parts(root, class_table(name))
@@ -55,9 +55,9 @@ def _parts(root: Path, table: NDArray[np.uint8]) -> tuple[Images, Images, Images
         if folder.is_dir() and (tiles := find_tiles(folder)):
             return _split(cut_chips(tiles, folder / "chips", table))
     raise DataError(
-        "Potsdam is not there: put 4_Ortho_RGBIR and 5_Labels_all of the ISPRS benchmark (www.isprs.org, "
+        "Potsdam is missing: put 4_Ortho_RGBIR and 5_Labels_all of the ISPRS benchmark (www.isprs.org, "
         f"2D semantic labelling, on request) or the authors' Potsdam.tar.gz into {root / _FOLDERS[0]}, "
-        "or name another folder with --data."
+        "or name another folder with `data`."
     )
 
 
@@ -95,7 +95,7 @@ class MatChips:
         return pixels.transpose(2, 0, 1)
 
     def label(self, index: int) -> NDArray[np.uint8] | None:
-        """Return the classes of chip `index`, or None if nobody labelled it."""
+        """Return the classes of chip `index`, or None if it is not labelled."""
         if not (self.folder / "gt" / f"{self.ids[index]}.mat").is_file():
             return None
         return self.table[self._load("gt", index, "gt").astype(np.uint8)]

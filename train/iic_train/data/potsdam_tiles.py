@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from rasterio.windows import Window
 
 from iic_geotools.errors import DataError
-from iic_geotools.files import replacing, write_atomically
+from iic_geotools.files import replacement, write_atomically
 from iic_train.data.base import UNLABELLED
 
 logger = logging.getLogger(__name__)
@@ -29,7 +29,7 @@ _WITHHELD = {
     *((2, 13), (2, 14), (3, 13), (3, 14), (4, 13), (4, 14), (4, 15)),
     *((5, 13), (5, 14), (5, 15), (6, 13), (6, 14), (6, 15), (7, 13)),
 }
-"""Tiles whose labels the benchmark kept back until after the paper: unlabelled here too."""
+"""Tiles whose labels the benchmark withheld until after the paper; they are unlabelled here too."""
 
 _COLOURS = ((255, 255, 255), (0, 0, 255), (0, 255, 255), (0, 255, 0), (255, 255, 0), (255, 0, 0))
 _TOLERANCE = 32
@@ -120,12 +120,12 @@ def cut_chips(tiles: list[Tile], folder: Path, table: NDArray[np.uint8]) -> Chip
     labelled = np.repeat(
         [tile.label is not None for tile in tiles], [rows * columns for rows, columns in counts]
     )
-    wanted = {
+    listed = {
         "tiles": [tile.name for tile in tiles],
         "labelled": int(labelled.sum()),
         "source": _digest(tiles),
     }
-    if not (listing.is_file() and json.loads(listing.read_bytes()) == wanted):
+    if not (listing.is_file() and json.loads(listing.read_bytes()) == listed):
         try:
             logger.info(
                 "Cutting %d tiles of Potsdam into %d chips in %s, once.", len(tiles), len(labelled), folder
@@ -133,7 +133,7 @@ def cut_chips(tiles: list[Tile], folder: Path, table: NDArray[np.uint8]) -> Chip
             folder.mkdir(parents=True, exist_ok=True)
             listing.unlink(missing_ok=True)
             _write_chips(tiles, counts, folder)
-            write_atomically(listing, json.dumps(wanted, indent=1).encode())
+            write_atomically(listing, json.dumps(listed, indent=1).encode())
         except DataError:
             raise
         except rasterio.RasterioIOError as error:
@@ -166,7 +166,7 @@ def _chip_count(tile: Tile) -> tuple[int, int]:
 
 def _write_chips(tiles: list[Tile], counts: list[tuple[int, int]], folder: Path) -> None:
     total = sum(rows * columns for rows, columns in counts)
-    with replacing(folder / "images.npy") as image_path, replacing(folder / "labels.npy") as label_path:
+    with replacement(folder / "images.npy") as image_path, replacement(folder / "labels.npy") as label_path:
         images = np.lib.format.open_memmap(image_path, "w+", np.uint8, (total, 4, CHIP, CHIP))
         labels = np.lib.format.open_memmap(label_path, "w+", np.uint8, (total, CHIP, CHIP))
         start = 0

@@ -1,7 +1,6 @@
-"""Anyone's own rasters: windows to train on, scaling constants, and chips to evaluate on if there are labels."""
+"""Rasters as training data: random windows to train on, and chips to evaluate on and to show."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -9,68 +8,25 @@ import torch
 from numpy.typing import NDArray
 
 from iic_geotools.errors import DataError, SceneError, UsageError
-from iic_geotools.grid import Rect
-from iic_geotools.rescale import spread_windows
-from iic_geotools.scene import SceneInfo, SceneSource, describe
+from iic_geotools.scene.info import SceneInfo, describe
+from iic_geotools.scene.reading import SceneSource
+from iic_geotools.scene.rescaling import spread_windows
+from iic_geotools.tiling import Rect
 from iic_train.config import DataConfig
 from iic_train.data.base import UNLABELLED, Dataset
-from iic_train.data.scenes import SceneReader, Scenes, scenes_of
-from iic_train.loading import Batch, random_square
+from iic_train.data.loading import Batch, random_square
+from iic_train.data.scenes import SceneReader, Scenes
 
 LEAST_VALID = 0.5
+"""Share of a window that must hold data."""
 TRIES = 50
+"""Number of windows that are drawn in search of one that holds enough data."""
 CHIP = 512
-SAMPLED = 20_000
-"""Pixels taken from each window when constants are found."""
-
-
-@dataclass(frozen=True)
-class Constants:
-    """What brings each band's raw values to about 0..1, and how much of each scene holds data."""
-
-    offset: tuple[float, ...]
-    scale: tuple[float, ...]
-    valid_shares: tuple[float, ...]
-
-
-def find_constants(scenes: Scenes, percentiles: tuple[float, float] = (0.5, 99.5)) -> Constants:
-    """Scaling constants of the valid pixels of all scenes: low and high percentile become 0 and 1.
-
-    Scenes that are rescaled as they are read have their range already.
-
-    Raises:
-        DataError: No scene has a pixel with data.
-    """
-    rng = np.random.default_rng(0)
-    reader = SceneReader(scenes)
-    samples, shares = [], []
-    for index, (height, width) in enumerate(scenes.shapes):
-        valid_pixels = all_pixels = 0
-        for rect in spread_windows(width, height):
-            pixels = reader.read(index, rect)
-            values = pixels.values.reshape(len(scenes.channels), -1)
-            if pixels.valid is not None:
-                values = values[:, pixels.valid.ravel()]
-            valid_pixels += values.shape[1]
-            all_pixels += rect.area
-            take = min(SAMPLED, values.shape[1])
-            samples.append(values[:, rng.integers(0, values.shape[1], take)] if take else values)
-        shares.append(valid_pixels / max(1, all_pixels))
-    reader.close()
-    pool = np.concatenate(samples, axis=1)
-    if pool.shape[1] == 0:
-        raise DataError("None of the scenes holds a pixel with data: is --nodata right?")
-    rescale = scenes.sources[0].rescale
-    if rescale is not None:
-        low, high = np.array(rescale.targets).T
-    else:
-        low, high = np.percentile(pool.astype(np.float64), percentiles, axis=1)
-        high = np.where(high > low, high, low + 1.0)
-    return Constants(tuple(low.tolist()), tuple((1.0 / (high - low)).tolist()), tuple(shares))
+"""Side of a chip in pixels."""
 
 
 class Windows:
-    """Random windows of scenes, as many in a pass as cover the pixels with data once."""
+    """Random windows of scenes; one pass has as many of them as cover the pixels with data once."""
 
     def __init__(self, scenes: Scenes, size: int, valid_shares: Sequence[float]) -> None:
         self.scenes = scenes
@@ -79,11 +35,11 @@ class Windows:
         self.reader = SceneReader(scenes)
         areas = np.array([height * width for height, width in scenes.shapes], float) * np.array(valid_shares)
         if not areas.any():
-            raise DataError("None of the scenes holds a pixel with data: is --nodata right?")
+            raise DataError("None of the scenes holds a pixel with data: check `nodata`.")
         self._count = max(1, round(float(areas.sum()) / size**2))
-        # A file counts by its pixels with data, and all resolutions it is read at count alike.
-        views = np.bincount(scenes.files)[list(scenes.files)]
-        chances = areas * np.square(scenes.times) / views
+        # A file is drawn in proportion to its pixels with data, and then any of its levels with equal probability.
+        levels = np.bincount(scenes.files)[list(scenes.files)]
+        chances = areas * np.square(scenes.times) / levels
         self._chances = chances / chances.sum()
 
     def __len__(self) -> int:
@@ -91,14 +47,14 @@ class Windows:
 
     def read(self, indices: NDArray[np.int64], rng: np.random.Generator) -> Batch:
         """Read as many windows as there are indices, anywhere there is data."""
-        found = [self._window(rng) for _ in indices]
-        pixels = torch.from_numpy(np.stack([values for values, _ in found]))
-        if all(valid.all() for _, valid in found):
+        windows = [self._window(rng) for _ in indices]
+        pixels = torch.from_numpy(np.stack([values for values, _ in windows]))
+        if all(valid.all() for _, valid in windows):
             return Batch(pixels, None)
-        return Batch(pixels, torch.from_numpy(np.stack([valid for _, valid in found])))
+        return Batch(pixels, torch.from_numpy(np.stack([valid for _, valid in windows])))
 
     def _window(self, rng: np.random.Generator) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-        """A window half of which at least holds data, or the fullest of many."""
+        """Read a window of which at least half holds data, or the fullest of many."""
         best: tuple[NDArray[Any], NDArray[np.bool_]] | None = None
         for _ in range(TRIES):
             values, valid = self._draw(rng)
@@ -107,29 +63,29 @@ class Windows:
             if valid.mean() >= LEAST_VALID:
                 break
         if best is None or not best[1].any():
-            raise DataError(f"In {TRIES} tries no window with data was found: is --nodata right?")
+            raise DataError(f"None of {TRIES} random windows holds data: check `nodata`.")
         return best
 
     def _draw(self, rng: np.random.Generator) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-        index = int(rng.choice(len(self._chances), p=self._chances))
-        height, width = self.scenes.shapes[index]
+        level = int(rng.choice(len(self._chances), p=self._chances))
+        height, width = self.scenes.shapes[level]
         row, column = (int(rng.integers(max(0, side - self.size) + 1)) for side in (height, width))
         rect = Rect(column, row, min(self.size, width), min(self.size, height))
-        pixels = self.reader.read(index, rect)
+        pixels = self.reader.read(level, rect)
         return random_square(pixels.values, pixels.valid, self.size, rng)
 
 
 class Chips:
     """Scenes cut into chips without overlap, with their labels if there are label rasters."""
 
-    def __init__(self, scenes: Scenes, labels: "Labels | None" = None, side: int = CHIP) -> None:
+    def __init__(self, scenes: Scenes, labels: "LabelRasters | None" = None, side: int = CHIP) -> None:
         self.scenes = scenes
         self.channels = scenes.channels
         self.labels = labels
         self.reader = SceneReader(scenes)
         self._chips = [
-            (index, Rect(col, row, min(side, width - col), min(side, height - row)))
-            for index, (height, width) in enumerate(scenes.shapes)
+            (level, Rect(col, row, min(side, width - col), min(side, height - row)))
+            for level, (height, width) in enumerate(scenes.shapes)
             for row in range(0, height, side)
             for col in range(0, width, side)
         ]
@@ -142,7 +98,7 @@ class Chips:
         return self.reader.read(*self._chips[index]).values
 
     def valid(self, index: int) -> NDArray[np.bool_] | None:
-        """Return the pixels of chip `index` that hold data; None means all."""
+        """Return the pixels of chip `index` that hold data, or None if all do."""
         return self.reader.read(*self._chips[index]).valid
 
     def label(self, index: int) -> NDArray[np.uint8] | None:
@@ -154,72 +110,81 @@ class Chips:
         return label if valid is None else np.where(valid, label, np.uint8(UNLABELLED))
 
 
-class Labels:
-    """Label rasters on the scenes' grids; values are gathered into classes."""
+class LabelRasters:
+    """Label rasters on the grids of the scenes, whose values are grouped into classes."""
 
     def __init__(self, paths: Sequence[str], scenes: Scenes, groups: dict[str, tuple[int, ...]]) -> None:
-        files = scenes.files[-1] + 1
-        if len(paths) != files:
-            raise UsageError(f"There are {files} scenes but {len(paths)} label rasters: give one for each.")
+        count = scenes.files[-1] + 1
+        if len(paths) != count:
+            raise UsageError(
+                f"There are {count} scenes but {len(paths)} `labels`: give one label raster per scene."
+            )
         infos = [describe(path) for path in paths]
-        for view, file in enumerate(scenes.files):
-            grid, times = infos[file].grid, scenes.times[view]
-            if (grid.height // times, grid.width // times) != scenes.shapes[view]:
+        for level, file in enumerate(scenes.files):
+            grid, times = infos[file].grid, scenes.times[level]
+            if (grid.height // times, grid.width // times) != scenes.shapes[level]:
                 raise SceneError(
-                    f"The labels {infos[file].path} do not have the pixels of {scenes.sources[view].path}: "
+                    f"The labels {infos[file].path} do not have the pixels of {scenes.sources[level].path}: "
                     "put them on its grid."
                 )
-        sources = tuple(
-            SceneSource(info.path, (1,), "int32", None, masked=False, fill=(0.0,)) for info in infos
-        )
         self.scenes = scenes
-        whole = range(files)
-        self._reader = SceneReader(Scenes(sources, (), (1,) * files, tuple(whole), ("label",), "int32", None))
-        groups = groups or self._all_values(infos)
+        self._reader = SceneReader(_as_scenes(infos))
+        groups = groups or self._values_as_classes(infos)
         self.classes = tuple(groups)
         self._table = {value: number for number, values in enumerate(groups.values()) for value in values}
 
-    def read(self, index: int, rect: Rect) -> NDArray[np.uint8]:
-        """Class ids of a rectangle of view `index`; a reduced pixel has the label of its centre."""
-        times = self.scenes.times[index]
+    def read(self, level: int, rect: Rect) -> NDArray[np.uint8]:
+        """Return the class ids of a rectangle of a level; an averaged pixel has the label of its centre."""
+        times = self.scenes.times[level]
         fine = Rect(rect.col * times, rect.row * times, rect.width * times, rect.height * times)
         middle = slice(times // 2, None, times)
-        raw = self._reader.read(self.scenes.files[index], fine).values[0, middle, middle]
-        found = np.full(raw.shape, UNLABELLED, np.uint8)
+        raw = self._reader.read(self.scenes.files[level], fine).values[0, middle, middle]
+        classes = np.full(raw.shape, UNLABELLED, np.uint8)
         for value, number in self._table.items():
-            found[raw == value] = number
-        return found
+            classes[raw == value] = number
+        return classes
 
-    def _all_values(self, infos: Sequence[SceneInfo]) -> dict[str, tuple[int, ...]]:
-        """Each value that occurs in a sample of the labels, but for nodata, as a class of its own."""
+    def _values_as_classes(self, infos: Sequence[SceneInfo]) -> dict[str, tuple[int, ...]]:
+        """Make a class of each value that occurs in a sample of the labels, except nodata."""
         values: set[int] = set()
         for index, info in enumerate(infos):
             for rect in spread_windows(info.grid.width, info.grid.height):
                 values.update(np.unique(self._reader.read(index, rect).values).tolist())
             values.discard(-1 if info.nodata is None else int(info.nodata))
         if len(values) > UNLABELLED:
-            raise DataError(
-                f"The labels hold {len(values)} values: group them into classes with --label-class."
-            )
+            raise DataError(f"The labels hold {len(values)} values: group them with `label_class`.")
         return {f"class {value}": (value,) for value in sorted(values)}
 
 
+def _as_scenes(infos: Sequence[SceneInfo]) -> Scenes:
+    sources = tuple(SceneSource(info.path, (1,), "int32", None, masked=False, fill=(0.0,)) for info in infos)
+    return Scenes(
+        sources=sources,
+        shapes=tuple((info.grid.height, info.grid.width) for info in infos),
+        times=(1,) * len(infos),
+        files=tuple(range(len(infos))),
+        channels=("label",),
+        bands=(),
+        dtype="int32",
+        gsd=None,
+    )
+
+
 def parse_groups(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """Read `NAME=VALUE,VALUE...`, one a class; values in none of them are not labelled."""
+    """Read classes written as NAME=VALUE,VALUE...; values in none of them are not labelled."""
     groups = {}
     for text in texts:
         name, _, values = text.partition("=")
         try:
             groups[name.strip()] = tuple(int(value) for value in values.split(","))
         except ValueError:
-            raise UsageError(f'--label-class takes NAME=VALUE,VALUE..., not "{text}".') from None
+            raise UsageError(f'`label_class` must be NAME=VALUE,VALUE..., not "{text}".') from None
     return groups
 
 
-def raster_dataset(data: DataConfig, channels: Sequence[str], fill: Sequence[float] = ()) -> Dataset:
-    """The scenes of a run in chips, labelled if it has label rasters."""
-    scenes = scenes_of(data, channels, fill)
-    labels = Labels(data.labels, scenes, parse_groups(data.label_classes)) if data.labels else None
+def raster_dataset(data: DataConfig, scenes: Scenes) -> Dataset:
+    """Return scenes cut into chips, labelled if the config names label rasters."""
+    labels = LabelRasters(data.labels, scenes, parse_groups(data.label_classes)) if data.labels else None
     chips = Chips(scenes, labels)
     classes = labels.classes if labels else ()
     return Dataset("rasters", True, chips, chips, map=chips, test=chips, classes=classes)

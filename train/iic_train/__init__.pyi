@@ -1,0 +1,17 @@
+from .baselines.run import run_baseline as run_baseline
+from .config import TrainConfig as TrainConfig
+from .evaluation.evaluate import evaluate as evaluate
+from .evaluation.report import write_report as write_report
+from .models.networks import Network as Network
+from .models.registry import NetworkConfig as NetworkConfig
+from .recipes.changes import Changes as Changes
+from .recipes.named import train_recipe as train_recipe
+from .recipes.published import train_preset as train_preset
+from .recipes.rasters import RasterSettings as RasterSettings
+from .recipes.rasters import train_rasters as train_rasters
+from .runs import Run as Run
+from .runs import load_run as load_run
+from .trainer import resume as resume
+from .trainer import train as train
+
+__version__: str

@@ -1,0 +1,185 @@
+"""From features to clusters: k-means on what a method computes, scored like a network."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import NamedTuple, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from iic_train.config import TrainConfig
+from iic_train.data.base import Dataset, Images
+from iic_train.evaluation.baselines import SAMPLE, kmeans
+from iic_train.evaluation.evaluate import Evaluation, Predict, evaluate_clusters, evaluation_crop
+from iic_train.losses.step import plain_views
+from iic_train.models.networks import Network
+
+_SAMPLE_IMAGES = 1000
+"""Number of images from which pixels are drawn."""
+_VALUES = 1 << 27
+"""Largest number of values in a sample, half a gigabyte."""
+_BATCH = 500
+_COMPONENTS = 256
+
+
+class Whitening(NamedTuple):
+    """Principal components with unit variance, after which every point is scaled to unit length.
+
+    Attributes:
+        mean: Mean of the points, `[D]`.
+        basis: Linear map to the components, `[D, components]`.
+    """
+
+    mean: Tensor
+    basis: Tensor
+
+    def apply(self, values: Tensor) -> Tensor:
+        """Whiten `[N, D]`, or `[N, D, h, w]`."""
+        points = (values.movedim(1, -1) - self.mean) @ self.basis
+        return F.normalize(points, dim=-1).movedim(-1, 1)
+
+
+@dataclass(frozen=True)
+class Features:
+    """What k-means is to cluster.
+
+    Attributes:
+        compute: Function from raw images `[N, C, H, W]` to `[N, D]`, or for segmentation to `[N, D, h, w]`.
+        cell: Number of pixels between two places of `[h, w]`.
+        whitening: How features are whitened, if they are.
+    """
+
+    compute: Callable[[Tensor], Tensor]
+    cell: int = 1
+    whitening: Whitening | None = None
+
+    def of(self, images: Tensor) -> Tensor:
+        """Return the features of raw images, whitened if they are to be."""
+        values = self.compute(images)
+        return values if self.whitening is None else self.whitening.apply(values)
+
+
+def trunk_features(network: Network, config: TrainConfig) -> Features:
+    """Return what the heads of a network see, in eval mode."""
+    network.eval()
+    cell = network.cell if config.dense else 1
+    return Features(lambda images: network.features(plain_views(network.scale(images), config)), cell)
+
+
+def feature_count(network: Network) -> int:
+    """Return the number of features that head B of a network sees."""
+    head = network.heads["b"]
+    return int(head.in_channels if isinstance(head, nn.Conv2d) else cast(nn.Linear, head).in_features)
+
+
+def cluster_features(
+    features: Features,
+    config: TrainConfig,
+    dataset: Dataset,
+    *,
+    sample: int | None = None,
+    device: torch.device | str = "cpu",
+) -> Evaluation:
+    """Cluster features with k-means and score the clusters like those of a network.
+
+    Args:
+        features: What to cluster.
+        config: Settings of the run: clusters, evaluation and seed.
+        dataset: Data set; centres come from its training part.
+        sample: Number of images or pixels from which centres are computed; fewer if they have many features.
+        device: Device on which features are computed.
+    """
+    clusters = config.network.clusters_b
+    points = sample_features(features, config, dataset, sample=sample, device=device)
+    centres = kmeans(points, clusters, torch.Generator().manual_seed(config.seed)).to(device)
+    return evaluate_clusters(
+        nearest_centres(features, centres),
+        dataset,
+        clusters,
+        overcluster=config.data.overcluster or clusters != len(dataset.classes),
+        crop=evaluation_crop(config),
+        batch_size=8 if dataset.dense else _BATCH,
+        device=device,
+        seed=config.seed,
+    )
+
+
+@torch.no_grad()
+def sample_features(
+    features: Features,
+    config: TrainConfig,
+    dataset: Dataset,
+    *,
+    sample: int | None = None,
+    device: torch.device | str = "cpu",
+) -> Tensor:
+    """Return features of the training part on the CPU, `[points, D]`: of whole images, or of as many pixels of each."""
+    images, rng = dataset.train_b, np.random.default_rng(config.seed)
+    limit = _SAMPLE_IMAGES if dataset.dense else len(images)
+    most = SAMPLE if sample is None else sample
+    first = features.of(_read(images, [0], device))
+    most = min(most, _VALUES // first.shape[1])
+    drawn = np.sort(rng.permutation(len(images))[: min(limit, most)]).tolist()
+    if not dataset.dense:
+        return torch.cat([features.of(batch).cpu() for batch in _batches(images, drawn, device)])
+    share = -(-most // len(drawn))
+    parts = []
+    for index in drawn:
+        values = features.of(_read(images, [index], device))[0].flatten(1).T
+        valid = images.valid(index)
+        places = np.arange(len(values))
+        if valid is not None:
+            places = places[valid[:: features.cell, :: features.cell].ravel()]
+        parts.append(values[torch.from_numpy(rng.permutation(places)[:share]).to(values.device)].cpu())
+    return torch.cat(parts)
+
+
+def nearest_centres(features: Features, centres: Tensor) -> Predict:
+    """Return a function from raw images to the nearest centre of each image, or of each pixel.
+
+    Features between cells are interpolated linearly. As the squared distances to centres differ by what is linear in
+    the features, it is these differences that are interpolated, which is the same and takes less memory.
+    """
+    squares = centres.square().sum(1)
+
+    def predict(images: Tensor) -> Tensor:
+        values = features.of(images)
+        if values.ndim == 2:
+            return (squares - 2 * values @ centres.T).argmin(1)[None]
+        scores = F.conv2d(values, -2 * centres[:, :, None, None], squares)
+        if features.cell > 1:
+            scores = F.interpolate(scores, scale_factor=features.cell, mode="bilinear", align_corners=False)
+        return scores[..., : images.shape[-2], : images.shape[-1]].argmin(1)[None]
+
+    return predict
+
+
+def whiten(features: Features, points: Tensor, seed: int) -> tuple[Features, Tensor]:
+    """Return whitened features and points: at most 256 principal components, and no more than half of them."""
+    count = max(1, min(_COMPONENTS, points.shape[1] // 2, len(points) // 2))
+    mean = points.mean(0)
+    with torch.random.fork_rng(devices=[]):  # the decomposition starts from random vectors
+        torch.manual_seed(seed)
+        _, deviations, axes = torch.pca_lowrank(points, count)
+    scale = (deviations / len(points) ** 0.5).clamp_min(1e-3 * float(deviations.max()) / len(points) ** 0.5)
+    whitening = Whitening(mean, axes / scale.clamp_min(1e-12))
+    return replace(features, whitening=whitening), whitening.apply(points)
+
+
+def on_device(features: Features, device: torch.device | str) -> Features:
+    """Return features whose whitening is computed on a device."""
+    if features.whitening is None:
+        return features
+    return replace(features, whitening=Whitening(*(part.to(device) for part in features.whitening)))
+
+
+def _read(images: Images, indices: list[int], device: torch.device | str) -> Tensor:
+    pixels = np.ascontiguousarray(np.stack([images.image(index) for index in indices]))
+    return torch.from_numpy(pixels).to(device)
+
+
+def _batches(images: Images, indices: list[int], device: torch.device | str) -> Iterator[Tensor]:
+    for start in range(0, len(indices), _BATCH):
+        yield _read(images, indices[start : start + _BATCH], device)

@@ -1,0 +1,173 @@
+"""Commands for trained runs, and what they are compared with: evaluate, report, baseline."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from iic_geotools.cli import AsJson, Quiet, Traceback, shell, show_progress
+from iic_train.cli.options import (
+    DATA,
+    RUNS,
+    Checkpoint,
+    DataFolder,
+    Device,
+    Download,
+    OptionalBatch,
+    OptionalNetwork,
+    OptionalRate,
+    OptionalSteps,
+    RunFolder,
+    Runs,
+    Seed,
+)
+from iic_train.config import BASELINES, Baseline
+from iic_train.recipes.changes import Changes
+
+if TYPE_CHECKING:
+    from iic_train.evaluation.evaluate import Evaluation
+    from iic_train.runs import Run
+
+
+def evaluate(
+    run: RunFolder = None,
+    runs: Runs = RUNS,
+    checkpoint: Checkpoint = "best",
+    baseline: Annotated[
+        Baseline | None,
+        typer.Option(help="Score this baseline instead, on the data and trunk of the run."),
+    ] = None,
+    device: Device = "auto",
+    as_json: AsJson = False,
+    traceback: Traceback = False,
+) -> None:
+    """Accuracy, mean IoU, NMI and ARI of a run against labels that training never saw."""
+    with shell(traceback=traceback):
+        from iic_train.distributed import choose_device
+        from iic_train.evaluation.baselines import score_baseline
+        from iic_train.evaluation.evaluate import evaluate as evaluate_run
+        from iic_train.evaluation.report import write_report
+        from iic_train.finetune.figures import read_held_out
+
+        opened = open_run(run, runs)
+        if opened.config.finetune is not None:
+            figures = read_held_out(opened)
+            typer.echo(json.dumps(figures, indent=1) if as_json else figures["sentence"])
+            return
+        if baseline is not None:
+            evaluation = score_baseline(
+                baseline, opened.config, opened.dataset(), device=choose_device(device)
+            )
+        else:
+            dataset = opened.dataset()
+            evaluation = evaluate_run(opened, dataset, checkpoint=checkpoint, device=choose_device(device))
+            write_report(opened, dataset, checkpoint=checkpoint)
+        typer.echo(json.dumps(evaluation.to_json(), indent=1) if as_json else describe(evaluation))
+
+
+def report(run: RunFolder = None, runs: Runs = RUNS, traceback: Traceback = False) -> None:
+    """Write the page of a run, report.html, again."""
+    with shell(traceback=traceback):
+        from iic_train.evaluation.report import write_report
+
+        typer.echo(write_report(open_run(run, runs)))
+
+
+def baseline(
+    baseline: Annotated[
+        Baseline | None,
+        typer.Argument(help="Name of a baseline; without it, all are listed.", show_default=False),
+    ] = None,
+    preset: Annotated[
+        str, typer.Argument(help="A data set of the paper, or a recipe on images.")
+    ] = "mnist-small",
+    data: DataFolder = DATA,
+    download: Download = False,
+    overcluster: Annotated[
+        bool, typer.Option("--overcluster", help="Semi-supervised overclustering: many to one.")
+    ] = False,
+    network: OptionalNetwork = None,
+    clusters: Annotated[int | None, typer.Option(min=2, help="Number of clusters.")] = None,
+    epochs: Annotated[int, typer.Option(min=1, help="Number of epochs of baselines that learn.")] = 10,
+    steps: OptionalSteps = None,
+    batch: OptionalBatch = None,
+    lr: OptionalRate = None,
+    standardise: Annotated[
+        bool | None,
+        typer.Option(
+            "--standardise/--raw",
+            help="Scale every value to unit deviation for kmeans, or none.",
+            show_default="pixels but not images",
+        ),
+    ] = None,
+    sample: Annotated[
+        int | None,
+        typer.Option(min=1, help="Number of images or pixels that are clustered before all get a cluster."),
+    ] = None,
+    seed: Seed = 0,
+    device: Device = "auto",
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+    traceback: Traceback = False,
+) -> None:
+    """Score what the paper compares with, on the same data, trunk and protocol."""
+    if baseline is None:
+        for listed, summary in BASELINES.items():
+            typer.echo(f"{listed:<14}{summary}")
+        return
+    with shell(quiet=quiet, traceback=traceback), show_progress(quiet=quiet) as progress:
+        from iic_train.baselines.run import run_baseline
+
+        changes = Changes(
+            network=network,
+            clusters=clusters,
+            epochs=epochs,
+            steps=steps,
+            batch=batch,
+            lr=lr,
+            seed=seed,
+        )
+        evaluation = run_baseline(
+            baseline,
+            preset,
+            changes,
+            data=data,
+            overcluster=overcluster,
+            download=download,
+            standardise=standardise,
+            sample=sample,
+            device=device,
+            progress=progress,
+        )
+        typer.echo(json.dumps(evaluation.to_json(), indent=1) if as_json else describe(evaluation))
+
+
+def describe(evaluation: "Evaluation") -> str:
+    """Return an evaluation in a few lines."""
+    accuracies = evaluation.accuracies
+    mean = sum(accuracies) / len(accuracies)
+    deviation = (sum((value - mean) ** 2 for value in accuracies) / len(accuracies)) ** 0.5
+    chosen = evaluation.sub_heads[evaluation.chosen]
+    matching = evaluation.protocol.replace("_", "-")
+    lines = [
+        f"accuracy {evaluation.accuracy:.2%} ({matching}, sub-head {evaluation.chosen}, chosen by loss), "
+        f"mean IoU {evaluation.scores(evaluation.chosen).mean_iou:.2%}, NMI {chosen.nmi:.3f}, ARI {chosen.ari:.3f}",
+        f"sub-heads {', '.join(f'{value:.2%}' for value in accuracies)}: mean {mean:.2%}, deviation {deviation:.2%}",
+        f"picked by labels: sub-head {evaluation.label_picked}, {max(accuracies):.2%}",
+    ]
+    if matching == "one-to-one":
+        lines.append(f"many-to-one instead: {chosen.many_to_one.accuracy:.2%}")
+    lines += [
+        f"with {share.fraction:.0%} of the labels: {share.accuracy:.2%} +- {share.deviation:.2%}"
+        for share in evaluation.fewer_labels
+        if share.fraction < 1
+    ]
+    return "\n".join(lines)
+
+
+def open_run(run: Path | None, runs: Path) -> "Run":
+    """Open a run folder, by default the newest one."""
+    from iic_train.runs import load_run, newest_run
+
+    return newest_run(runs) if run is None else load_run(run)

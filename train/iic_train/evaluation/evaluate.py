@@ -1,0 +1,364 @@
+"""How well clusters agree with labels that training never saw.
+
+All figures come from confusion matrices that are filled in one pass over the images: one per sub-head, and one per
+random subset of the labels for the curve over the share of labels.
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from iic_geotools.errors import DataError, UsageError
+from iic_geotools.files import write_atomically
+from iic_train.config import TrainConfig
+from iic_train.data.base import Dataset, Images, Subset
+from iic_train.distributed import explain_full_memory
+from iic_train.evaluation.metrics import (
+    Confusion,
+    Counts,
+    Scores,
+    adjusted_rand_index,
+    many_to_one,
+    normalised_mutual_information,
+    one_to_one,
+    score,
+)
+from iic_train.models.networks import Network
+from iic_train.runs import Checkpoint, Run
+from iic_train.views.pairs import central_views
+from iic_train.views.settings import DensePairs, ImagePairs
+
+Predict = Callable[[Tensor], Tensor]
+"""From raw images [N, C, H, W] to clusters, [S, N] or [S, N, H, W] with S sub-heads."""
+
+EVALUATION = "evaluation.json"
+LABEL_FRACTIONS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+_REPEATS = 10
+
+
+@dataclass(frozen=True)
+class SubHead:
+    """Figures of one sub-head on the test part.
+
+    Attributes:
+        one_to_one: Scores after Hungarian matching on the mapping part.
+        many_to_one: Scores after giving each cluster its majority class on the mapping part.
+        nmi: Normalised mutual information of cluster and class; needs no matching.
+        ari: Adjusted Rand index; needs no matching.
+        occupancy: Share of the test part in each cluster.
+        mapping: The class of each cluster by the protocol of the run; -1 for a cluster without one.
+    """
+
+    one_to_one: Scores
+    many_to_one: Scores
+    nmi: float
+    ari: float
+    occupancy: tuple[float, ...]
+    mapping: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class FewerLabels:
+    """Accuracy when clusters are named with a random share of the labels: mean and deviation of ten draws."""
+
+    fraction: float
+    accuracy: float
+    deviation: float
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What `evaluate_clusters` found.
+
+    Attributes:
+        protocol: `one_to_one` (unsupervised) or `many_to_one` (overclustering): which scores are the result.
+        classes: Names of the classes.
+        sub_heads: Figures of each sub-head.
+        chosen: The sub-head that was chosen without labels, by its loss.
+        fewer_labels: Accuracy of the chosen sub-head against the share of labels used to name its clusters.
+    """
+
+    protocol: str
+    classes: tuple[str, ...]
+    sub_heads: tuple[SubHead, ...]
+    chosen: int
+    fewer_labels: tuple[FewerLabels, ...] = ()
+
+    def scores(self, sub_head: int) -> Scores:
+        """Return the scores of a sub-head under the protocol."""
+        figures = self.sub_heads[sub_head]
+        return figures.one_to_one if self.protocol == "one_to_one" else figures.many_to_one
+
+    @property
+    def accuracy(self) -> float:
+        """Accuracy of the sub-head chosen without labels: the figure to report."""
+        return self.scores(self.chosen).accuracy
+
+    @property
+    def accuracies(self) -> tuple[float, ...]:
+        """Accuracy of each sub-head."""
+        return tuple(self.scores(index).accuracy for index in range(len(self.sub_heads)))
+
+    @property
+    def label_picked(self) -> int:
+        """The sub-head whose accuracy is highest: knowing it takes the labels."""
+        return int(np.argmax(self.accuracies))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything as plain values, the derived figures included."""
+        accuracies = np.array(self.accuracies)
+        return {
+            **asdict(self),
+            "accuracy": self.accuracy,
+            "mean": float(accuracies.mean()),
+            "deviation": float(accuracies.std()),
+            "label_picked": {"sub_head": self.label_picked, "accuracy": float(accuracies.max())},
+        }
+
+
+def evaluate_clusters(
+    predict: Predict,
+    dataset: Dataset,
+    clusters: int,
+    *,
+    overcluster: bool = False,
+    chosen: int = 0,
+    crop: int | None = None,
+    batch_size: int = 500,
+    device: torch.device | str = "cpu",
+    seed: int = 0,
+) -> Evaluation:
+    """Name the clusters on the mapping part of a data set and score them on its test part.
+
+    Args:
+        predict: Function that turns raw images into clusters, one result per sub-head.
+        dataset: Data set whose `map` and `test` parts are used.
+        clusters: Number of clusters of each sub-head.
+        overcluster: Report many-to-one matching, because there are more clusters than classes.
+        chosen: The sub-head that was chosen by its loss.
+        crop: Side of the central square to look at. None means whole images.
+        batch_size: Number of images that are predicted at once.
+        device: Device on which `predict` expects its images.
+        seed: Seed of the random shares of labels.
+
+    Raises:
+        DataError: The data set has no labels.
+        UsageError: There is no such sub-head.
+    """
+    classes = len(dataset.classes)
+    shares = _Shares(len(dataset.map), clusters, classes, seed)
+
+    def confusions(images: Images, shares: _Shares | None = None) -> list[Confusion]:
+        matrices: list[Confusion] = []
+        for predicted, labels, indices in _predictions(predict, images, crop, batch_size, device):
+            if not 0 <= chosen < len(predicted):
+                raise UsageError(f"There is no sub-head {chosen}: the network has {len(predicted)}.")
+            matrices = matrices or [Confusion(clusters, classes, device) for _ in predicted]
+            for confusion, answer in zip(matrices, predicted, strict=True):
+                confusion.add(answer, labels)
+            if shares is not None:
+                shares.add(predicted[chosen], labels, indices)
+        if not matrices or not matrices[0].counts.any():
+            raise DataError(f"The data set {dataset.name} has no labels to evaluate with.")
+        return matrices
+
+    mapped = confusions(dataset.map, shares)
+    tested = mapped if dataset.test is dataset.map else confusions(dataset.test)
+    return Evaluation(
+        protocol="many_to_one" if overcluster else "one_to_one",
+        classes=dataset.classes,
+        sub_heads=tuple(
+            _sub_head(a.counts, b.counts, overcluster) for a, b in zip(mapped, tested, strict=True)
+        ),
+        chosen=chosen,
+        fewer_labels=shares.accuracies(tested[chosen].counts, overcluster),
+    )
+
+
+def _sub_head(mapped: Counts, tested: Counts, overcluster: bool) -> SubHead:
+    single, multiple = one_to_one(mapped), many_to_one(mapped)
+    return SubHead(
+        one_to_one=score(tested, single),
+        many_to_one=score(tested, multiple),
+        nmi=normalised_mutual_information(tested),
+        ari=adjusted_rand_index(tested),
+        occupancy=tuple((tested.sum(1) / tested.sum()).tolist()),
+        mapping=tuple((multiple if overcluster else single).tolist()),
+    )
+
+
+def evaluate(
+    run: Run,
+    dataset: Dataset | None = None,
+    *,
+    checkpoint: Checkpoint = "best",
+    device: torch.device | str = "cpu",
+    batch_size: int | None = None,
+) -> Evaluation:
+    """Evaluate the trained network of a run and write the figures to its folder as `evaluation.json`.
+
+    Args:
+        run: A run that finished an epoch.
+        dataset: Images to evaluate on; by default those that the run was trained on.
+        checkpoint: The epoch with the lowest loss, or the last one.
+        device: Device to compute on.
+        batch_size: Number of images that are predicted at once; by default it depends on their kind.
+    """
+    choice = run.choice(checkpoint)
+    with explain_full_memory("evaluate on another `device`, such as cpu"):
+        evaluation = evaluate_network(
+            run.network(checkpoint).to(device),
+            run.config,
+            dataset or run.dataset(),
+            chosen=choice.sub_head,
+            batch_size=batch_size,
+        )
+    record = {"checkpoint": checkpoint, "epoch": choice.epoch, **evaluation.to_json()}
+    write_atomically(run.path / EVALUATION, json.dumps(record, indent=1).encode())
+    return evaluation
+
+
+def follow_accuracy(network: Network, config: TrainConfig, dataset: Dataset, sub_head: int) -> dict[str, Any]:
+    """Return the accuracy on a part of the labelled images, to follow training with."""
+
+    def part(images: Images) -> Images:
+        count = config.evaluation_images
+        if len(images) <= count:
+            return images
+        return Subset(images, np.linspace(0, len(images) - 1, count).round().astype(np.int64))
+
+    mapped = part(dataset.map)
+    tested = mapped if dataset.map is dataset.test else part(dataset.test)
+    evaluation = evaluate_network(network, config, replace(dataset, map=mapped, test=tested), chosen=sub_head)
+    return {
+        "chosen": evaluation.accuracy,
+        "sub_heads": list(evaluation.accuracies),
+        "label_picked": max(evaluation.accuracies),
+    }
+
+
+def evaluate_network(
+    network: Network,
+    config: TrainConfig,
+    dataset: Dataset,
+    *,
+    chosen: int = 0,
+    batch_size: int | None = None,
+) -> Evaluation:
+    """Evaluate head B of a network, on the device it is on, in the protocol of its settings."""
+    clusters = network.config.clusters_b
+    return evaluate_clusters(
+        network_predict(network, config.pairs),
+        dataset,
+        clusters,
+        overcluster=config.data.overcluster or clusters != len(dataset.classes),
+        chosen=chosen,
+        crop=evaluation_crop(config),
+        batch_size=batch_size or (8 if dataset.dense else 500),
+        device=next(network.parameters()).device,
+        seed=config.seed,
+    )
+
+
+def evaluation_crop(config: TrainConfig) -> int | None:
+    """Return the side of the central square that the paper evaluates, or None for whole images, as for rasters."""
+    return None if config.data.name == "rasters" else config.size
+
+
+def network_predict(network: Network, pairs: DensePairs | ImagePairs) -> Predict:
+    """Return a function from raw images to clusters of head B, per pixel or, for clustering, of the central square."""
+    network.eval()
+
+    def predict(images: Tensor) -> Tensor:
+        scaled = network.scale(images)
+        if isinstance(pairs, ImagePairs):
+            scaled = central_views(pairs, scaled)
+        return network.classify(scaled).argmax(2).transpose(0, 1)
+
+    return predict
+
+
+class _Shares:
+    """Confusion matrices of random shares of the labelled images, several draws at once.
+
+    In each draw an image belongs to one bucket, the smallest share that contains it. Larger shares contain it too, so
+    their matrices are running sums over the buckets.
+    """
+
+    def __init__(self, images: int, clusters: int, classes: int, seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        limits = np.maximum(1, np.round(np.array(LABEL_FRACTIONS) * images))
+        self.buckets = [np.searchsorted(limits, rng.permutation(images) + 1) for _ in range(_REPEATS)]
+        self.counts = np.zeros((_REPEATS, len(LABEL_FRACTIONS), clusters, classes), np.int64)
+
+    def add(self, predicted: Tensor, labels: Tensor, indices: NDArray[np.int64]) -> None:
+        clusters, classes = self.counts.shape[2:]
+        images = torch.arange(len(predicted), device=predicted.device).view(-1, *[1] * (predicted.ndim - 1))
+        confusion = Confusion(len(predicted) * clusters, classes, predicted.device)
+        confusion.add(images * clusters + predicted, labels)
+        by_image = confusion.counts.reshape(-1, clusters, classes)
+        for counts, buckets in zip(self.counts, self.buckets, strict=True):
+            np.add.at(counts, buckets[indices], by_image)
+
+    def accuracies(self, tested: Counts, overcluster: bool) -> tuple[FewerLabels, ...]:
+        match = many_to_one if overcluster else one_to_one
+        shares = self.counts.cumsum(1)
+        accuracy = np.array([[score(tested, match(share)).accuracy for share in draw] for draw in shares])
+        return tuple(
+            FewerLabels(fraction, float(mean), float(deviation))
+            for fraction, mean, deviation in zip(
+                LABEL_FRACTIONS, accuracy.mean(0), accuracy.std(0), strict=True
+            )
+        )
+
+
+def _predictions(
+    predict: Predict, images: Images, crop: int | None, batch_size: int, device: torch.device | str
+) -> Iterator[tuple[Tensor, Tensor, NDArray[np.int64]]]:
+    """Yield clusters, labels and indices of the labelled images in batches."""
+    for pixels, labels, indices in labelled_batches(images, batch_size, crop):
+        with torch.inference_mode():
+            yield predict(pixels.to(device)), labels.to(device), indices
+
+
+def labelled_batches(
+    images: Images, batch_size: int, crop: int | None = None
+) -> Iterator[tuple[Tensor, Tensor, NDArray[np.int64]]]:
+    """Yield (images [N, C, H, W], labels [N] or [N, H, W], indices) of the labelled images, in order.
+
+    A batch holds images of one size; it ends early where the size changes.
+    """
+    batch: list[tuple[NDArray[Any], Any, int]] = []
+    for index in range(len(images)):
+        label = images.label(index)
+        if label is None:
+            continue
+        image = _centre(images.image(index), crop)
+        if batch and (len(batch) == batch_size or batch[0][0].shape != image.shape):
+            yield _stacked(batch)
+            batch = []
+        batch.append((image, label if isinstance(label, int) else _centre(label, crop), index))
+    if batch:
+        yield _stacked(batch)
+
+
+def _stacked(batch: list[tuple[NDArray[Any], Any, int]]) -> tuple[Tensor, Tensor, NDArray[np.int64]]:
+    images, labels, indices = zip(*batch, strict=True)
+    return (
+        torch.from_numpy(np.ascontiguousarray(np.stack(images))),
+        torch.from_numpy(np.stack(labels)),
+        np.array(indices, np.int64),
+    )
+
+
+def _centre(pixels: NDArray[Any], side: int | None) -> NDArray[Any]:
+    if side is None:
+        return pixels
+    top, left = (max(0, (length - side) // 2) for length in pixels.shape[-2:])
+    return pixels[..., top : top + side, left : left + side]

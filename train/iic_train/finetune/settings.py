@@ -1,0 +1,264 @@
+"""How a network learns from labelled pixels, as plain values: what `config.json` of such a run holds.
+
+Nothing here needs PyTorch.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal
+
+from iic_geotools.classmap.classes import MAX_CLASSES
+from iic_geotools.errors import UsageError
+from iic_train.views.settings import Light, Painting
+
+Mode = Literal["auto", "head", "network"]
+"""Train a linear head on frozen features, or the whole network, or what cross-validation finds better."""
+Rescaling = Literal["auto", "reflectance"]
+"""How scenes are brought to one range of values."""
+
+UNCHANGED = Light()
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """What some values of the labels mean: one class, or one of several.
+
+    Attributes:
+        classes: The classes that such a pixel may have.
+        values: The values as text: a number, a range such as `60-100`, or a name. If there are none, every pixel has
+            this meaning, labelled or not.
+        where: Conditions as (quantity, low, high), all of which must hold; a quantity is `ndvi`, `ndwi` or the name of
+            a band, in scaled values.
+    """
+
+    classes: tuple[str, ...]
+    values: tuple[str, ...] = ()
+    where: tuple[tuple[str, float, float], ...] = ()
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> "Meaning":
+        """Read what `dataclasses.asdict` returned."""
+        return cls(
+            tuple(data["classes"]), tuple(data["values"]), tuple(tuple(entry) for entry in data["where"])
+        )
+
+
+@dataclass(frozen=True)
+class LabelSource:
+    """Scenes that are read alike, and labels that mean the same.
+
+    Attributes:
+        name: Name of the source.
+        scenes: The rasters.
+        labels: One file per scene, or one for all of them: a raster, points, polygons, or a table of scenes and their
+            class (`.csv` with the columns file and class). Empty if the scenes have no labels.
+        meanings: What the values mean; later ones win. If there are none, every value is the class it names.
+        label_field: Field of points and polygons that holds the class.
+        weight: How often a crop is of this source, in relation to the other sources.
+        bands: Band of the scenes for each channel; empty if bands are found by the channels' names.
+        rescale: "reflectance" brings every scene to reflectance, "auto" to one range by the percentiles of each of its
+            bands; None takes values as they are.
+        reflectance: Scale and offset that turn values into reflectance; by default as the scene says, or an estimate.
+        nodata: Value that means no data, instead of what the files say.
+        factors: Numbers of pixels, on each axis, that are averaged into one: one level for each.
+        through_air: Whether the values are reflectance at the top of the atmosphere.
+        folds: Part of the cross-validation in which scenes whose file names begin with a text are left out, as (text,
+            number). Each text is a place. If there are none, places are found and shared out by themselves.
+    """
+
+    name: str
+    scenes: tuple[str, ...]
+    labels: tuple[str, ...] = ()
+    meanings: tuple[Meaning, ...] = ()
+    label_field: str | None = None
+    weight: float = 1.0
+    bands: tuple[str, ...] = ()
+    rescale: Rescaling | None = None
+    reflectance: tuple[float, float] | None = None
+    nodata: float | None = None
+    factors: tuple[int, ...] = (1,)
+    through_air: bool = False
+    folds: tuple[tuple[str, int], ...] = ()
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> "LabelSource":
+        """Read what `dataclasses.asdict` returned."""
+        values: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in data.items()
+        }
+        values["meanings"] = tuple(map(Meaning.from_json, data["meanings"]))
+        values["folds"] = tuple((str(text), int(fold)) for text, fold in data["folds"])
+        return cls(**values)
+
+
+@dataclass(frozen=True)
+class FinetuneConfig:
+    """How a network learns from labelled pixels.
+
+    Attributes:
+        classes: Names of the classes, in the order of the labels.
+        sources: What is learnt from.
+        dtype: Type of the pixels that the network takes.
+        colours: Colours of the classes as #rrggbb; if there are none, distinct ones are chosen.
+        start: The run whose weights training starts from; None starts from random ones.
+        checkpoint: The epoch of that run with the lowest loss, or its last one.
+        mode: Train a head on frozen features, or the whole network, or what cross-validation finds better.
+        folds: Number of parts of the cross-validation over places; 0 leaves it out.
+        penalty: Weight of the squared weights of a linear head on frozen features.
+        pixel_steps: Number of steps in which the path that sees one pixel is trained alone before; it is then frozen.
+        pixel_batch: Number of pixels per such step.
+        pixel_rate: Learning rate of these steps.
+        balance: A class weighs its share of the labelled pixels to the power of minus this.
+        class_weights: Factors for the weights of the classes.
+        set_weight: Weight of a pixel whose label leaves several classes open.
+        smoothing: Share of every label that is spread over all classes, which bounds what a wrong label costs.
+        weight_decay: Weight decay of AdamW.
+        warmup: Number of steps over which the learning rate rises.
+        average: Decay of the running mean of the weights, which is what is kept.
+        clip: Largest norm of the gradient.
+        dropout: Share of the context features that are left out in training.
+        norm_steps: Number of steps with the statistics of each batch; then they are calibrated and frozen, so that
+            training sees what serving sees. None keeps those of each batch.
+        iic_weight: Weight of the IIC objective of head A on unlabelled pixels beside the labels.
+        light: Changes of light.
+        around: Changes of light of what the context path of a `pixel-context` network sees; as `light` if None.
+        zoom: Smallest and largest change of the resolution.
+        rotated: Share of the crops that are turned by any angle instead of a quarter.
+        centred: Share of the crops that are drawn around a pixel of a class, as (class, share).
+        painting: A class that is painted into crops, if the labels have too little of it.
+        bias: What is added to the logits of the classes in the end.
+        temperature: What logits are divided by in the end; by default found on the places left out.
+    """
+
+    classes: tuple[str, ...]
+    sources: tuple[LabelSource, ...]
+    dtype: str = "uint8"
+    colours: tuple[str, ...] = ()
+    start: str | None = None
+    checkpoint: Literal["best", "last"] = "best"
+    mode: Mode = "auto"
+    folds: int = 3
+    penalty: float = 1e-3
+    pixel_steps: int = 0
+    pixel_batch: int = 2048
+    pixel_rate: float = 5e-3
+    balance: float = 0.25
+    class_weights: tuple[float, ...] = ()
+    set_weight: float = 0.6
+    smoothing: float = 0.0
+    weight_decay: float = 1e-2
+    warmup: int = 50
+    average: float = 0.99
+    clip: float = 5.0
+    dropout: float = 0.1
+    norm_steps: int | None = None
+    iic_weight: float = 0.0
+    light: Light = UNCHANGED
+    around: Light | None = None
+    zoom: tuple[float, float] = (1.0, 1.0)
+    rotated: float = 0.0
+    centred: tuple[tuple[str, float], ...] = ()
+    painting: Painting | None = None
+    bias: tuple[float, ...] = ()
+    temperature: float | None = None
+
+    def __post_init__(self) -> None:
+        if not 2 <= len(self.classes) <= MAX_CLASSES:
+            raise UsageError(
+                f"Learning from labels needs 2 to {MAX_CLASSES} classes, and there are {len(self.classes)}: "
+                "label at least two, or group values with `label_class`."
+            )
+        if len(set(self.classes)) < len(self.classes):
+            raise UsageError(f"Two classes have the same name ({', '.join(self.classes)}).")
+        for name in ("class_weights", "bias", "colours"):
+            if getattr(self, name) and len(getattr(self, name)) != len(self.classes):
+                raise UsageError(f"`{name}` needs one value for each of the {len(self.classes)} classes.")
+        unknown = {
+            name for source in self.sources for meaning in source.meanings for name in meaning.classes
+        } - set(self.classes)
+        if unknown:
+            raise UsageError(f"The legend has no class {', '.join(sorted(unknown))}.")
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> "FinetuneConfig":
+        """Read what `dataclasses.asdict` returned."""
+        unknown = sorted(set(data) - {field.name for field in fields(cls)})
+        if unknown:
+            raise UsageError(f"The config of the run has settings that are not known ({', '.join(unknown)}).")
+        values: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in data.items()
+        }
+        values["sources"] = tuple(map(LabelSource.from_json, data["sources"]))
+        values["light"] = Light(**data["light"])
+        values["around"] = None if data["around"] is None else Light(**data["around"])
+        if data["painting"] is not None:
+            spectra = tuple(tuple(spectrum) for spectrum in data["painting"]["spectra"])
+            values["painting"] = Painting(**{**data["painting"], "spectra": spectra})
+        values["centred"] = tuple((str(name), float(share)) for name, share in data["centred"])
+        return cls(**values)
+
+
+@dataclass(frozen=True)
+class ScenesSettings:
+    """How to fine-tune with labels on scenes.
+
+    Attributes:
+        mode: Train a head on frozen features, or the whole network, or what cross-validation finds better.
+        folds: Number of parts of the cross-validation over places.
+        epochs: Number of epochs that the whole network is trained for.
+        steps: Number of steps per epoch.
+        batch: Number of crops per step.
+        size: Side of the crops in pixels.
+        lr: Largest learning rate.
+        balance: How far the classes are weighted to equal shares.
+        smoothing: Share of every label that is spread over all classes, against wrong labels.
+        penalty: Weight of the squared weights of a head on frozen features.
+        iic_weight: Weight of the IIC objective on unlabelled pixels beside the labels.
+        seed: Seed of everything that is random.
+    """
+
+    mode: Mode = "auto"
+    folds: int = 3
+    epochs: int = 5
+    steps: int = 100
+    batch: int = 8
+    size: int = 96
+    lr: float = 3e-3
+    balance: float = 0.5
+    smoothing: float = 0.02
+    penalty: float = 1e-3
+    iic_weight: float = 0.2
+    seed: int = 0
+
+
+SCENES_DEFAULTS = ScenesSettings()
+
+
+def parse_meanings(label_class: Sequence[str]) -> tuple[Meaning, ...]:
+    """Read classes written as NAME=VALUE,VALUE...; a value under two classes may be either of them.
+
+    Raises:
+        UsageError: A text is not of this form.
+    """
+    classes_of: dict[str, list[str]] = {}
+    for text in label_class:
+        name, _, values = text.partition("=")
+        tokens = [value.strip() for value in values.split(",")]
+        if not name.strip() or not all(tokens):
+            raise UsageError(f'`label_class` must be NAME=VALUE,VALUE..., not "{text}".')
+        for token in tokens:
+            classes_of.setdefault(token, []).append(name.strip())
+    values_of: dict[tuple[str, ...], list[str]] = {}
+    for token, classes in classes_of.items():
+        values_of.setdefault(tuple(dict.fromkeys(classes)), []).append(token)
+    return tuple(Meaning(classes, tuple(values)) for classes, values in values_of.items())
+
+
+def class_names(label_class: Sequence[str]) -> tuple[str, ...]:
+    """Return the classes of texts NAME=VALUE,VALUE..., each once, in order."""
+    return tuple(dict.fromkeys(text.partition("=")[0].strip() for text in label_class))
+
+
+def without_bias(config: FinetuneConfig) -> FinetuneConfig:
+    """Return the settings without what is corrected in the end, as folds are trained."""
+    return replace(config, bias=(), temperature=1.0)

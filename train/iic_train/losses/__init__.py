@@ -1,0 +1,1 @@
+"""The IIC objective and the loss of one training step."""

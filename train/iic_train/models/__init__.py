@@ -1,0 +1,1 @@
+"""Named networks and the layers they are made of."""

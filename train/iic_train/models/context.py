@@ -1,0 +1,105 @@
+"""Trunks that see far at the cost of a narrow network: an encoder-decoder, alone or beside a path that sees one pixel.
+
+Level i of the encoder-decoder works on a grid that is coarser by 2^i. Pooling keeps a last odd row and upsampling is
+by exactly two and cropped, so the output has the size of the input, and a tile whose origin is a multiple of the
+coarsest grid's step and that brings enough context has in its core the result of the whole image.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from iic_train.models.geometry import Geometry
+from iic_train.models.layers import conv_norm_relu
+
+PIXEL_LAYERS = 2
+"""Number of layers of the path that sees one pixel; the first widths of a `pixel-context` network are theirs."""
+
+
+class Context(nn.Module):
+    """An encoder-decoder with one 3x3 convolution per level on the way down and one on the way up.
+
+    Args:
+        channels: Number of input channels.
+        widths: Number of channels of each level, from the finest to the coarsest.
+    """
+
+    pixel_features = 0
+
+    def __init__(self, channels: int, widths: Sequence[int]) -> None:
+        super().__init__()
+        befores = (channels, *widths[:-1])
+        self.encoder = nn.ModuleList(
+            conv_norm_relu(before, width, 3) for before, width in zip(befores, widths, strict=True)
+        )
+        # Projected on the coarse grid, before upsampling: linear operations commute, and this one costs a quarter.
+        self.project = nn.ModuleList(
+            nn.Conv2d(coarse, fine, 1, bias=False)
+            for coarse, fine in zip(widths[1:], widths[:-1], strict=True)
+        )
+        self.decoder = nn.ModuleList(conv_norm_relu(width, width, 3) for width in widths[:-1])
+        self.out_channels = widths[0]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return features `[N, widths[0], H, W]`."""
+        levels: list[Tensor] = []
+        for stage in self.encoder:
+            x = stage(F.max_pool2d(x, 2, ceil_mode=True) if levels else x)
+            levels.append(x)
+        for fine, project, decode in zip(
+            levels[-2::-1], reversed(self.project), reversed(self.decoder), strict=True
+        ):
+            coarse = F.interpolate(project(x), scale_factor=2.0, mode="bilinear", align_corners=False)
+            x = decode(fine + coarse[..., : fine.shape[-2], : fine.shape[-1]])
+        return x
+
+    def geometry(self) -> Geometry:
+        """Return the steps of its grids and how far its features see."""
+        stride = 2 ** (len(self.encoder) - 1)
+        low, high = self._span(0, stride - 1)
+        pixels = [self._span(pixel, pixel) for pixel in range(stride)]
+        field = max(last - first + 1 for first, last in pixels)
+        return Geometry(1, stride, field, before=-low, after=high - (stride - 1))
+
+    def _span(self, low: int, high: int) -> tuple[int, int]:
+        """Return the first and the last pixel, along one axis, that the output pixels `low` to `high` depend on."""
+        for _ in self.decoder:
+            low, high = low - 1, high + 1  # a convolution
+            low, high = (low - 1) // 2, (high + 1) // 2  # cells whose upsampling reaches these pixels
+        for _ in self.decoder:
+            low, high = low - 1, high + 1
+            low, high = 2 * low, 2 * high + 1  # what was pooled
+        return low - 1, high + 1
+
+
+class PixelContext(nn.Module):
+    """Features of each pixel's own values, followed by those of its surroundings.
+
+    A linear head on both is the sum of a head on the pixel and a head on its context, so the first can be trained
+    alone, and the second added to it.
+
+    Args:
+        channels: Number of input channels.
+        widths: Number of channels of the layers that see one pixel, and then of each level of the context.
+    """
+
+    def __init__(self, channels: int, widths: Sequence[int]) -> None:
+        super().__init__()
+        own, around = widths[:PIXEL_LAYERS], widths[PIXEL_LAYERS:]
+        befores = (channels, *own[:-1])
+        self.pixel = nn.Sequential(
+            *(conv_norm_relu(before, width, 1) for before, width in zip(befores, own, strict=True))
+        )
+        self.context = Context(channels, around)
+        self.pixel_features = own[-1]
+        self.out_channels = own[-1] + around[0]
+
+    def forward(self, x: Tensor, around: Tensor | None = None) -> Tensor:
+        """Return features `[N, out_channels, H, W]`; `around` is another view of the same place for the context."""
+        return torch.cat([self.pixel(x), self.context(x if around is None else around)], 1)
+
+    def geometry(self) -> Geometry:
+        """Return the geometry of the context, which sees further than the pixel."""
+        return self.context.geometry()

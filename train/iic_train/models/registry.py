@@ -1,0 +1,128 @@
+"""The named networks, and the config that travels with a network's weights. Nothing here needs PyTorch."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Literal
+
+from iic_geotools.errors import ModelError, UsageError
+
+Family = Literal["resnet", "vgg", "segmentation", "local", "context", "pixel-context", "bank"]
+DENSE: tuple[Family, ...] = ("segmentation", "local", "context", "pixel-context", "bank")
+"""Families of networks that label pixels."""
+Beside = Literal["none", "log", "ratios"]
+"""What a network takes beside the bands, computed from each pixel alone: nothing, the logarithm of each band, or
+normalised differences of bands."""
+HeadName = Literal["a", "b"]
+"""Head A is the auxiliary overclustering head, head B the main one."""
+
+NETWORKS: dict[str, tuple[Family, tuple[int, ...]]] = {
+    # as published: ResNet-34 trunk, VGG trunk with 5x5 convolutions, segmentation trunk
+    "5g": ("resnet", (64, 128, 256, 512)),
+    "6c": ("vgg", (64, 128, 256, 512)),
+    "10a": ("segmentation", (64, 128, 256, 256, 512, 512)),
+    # the VGG trunk at 1/4 of its width: about 1/16 of its work
+    "6c-4": ("vgg", (16, 32, 64, 128)),
+    # the segmentation trunk at 1/2, 1/4 and 1/8 of its width: about 1/4, 1/16 and 1/64 of its work
+    "edge-2": ("segmentation", (32, 64, 128, 128, 256, 256)),
+    "edge-4": ("segmentation", (16, 32, 64, 64, 128, 128)),
+    "edge-8": ("segmentation", (8, 16, 32, 32, 64, 64)),
+    # sees squares of 5 pixels: recognises materials by colour, at a resolution at which texture has averaged out
+    "local-small": ("local", (8, 16, 16)),
+    "local": ("local", (16, 32, 32)),
+    "local-large": ("local", (32, 64, 64)),
+    # see squares of 70 pixels (142 with five levels) at the cost of a narrow network
+    "context-small": ("context", (8, 16, 24, 32)),
+    "context": ("context", (16, 32, 48, 64)),
+    "context-large": ("context", (32, 48, 64, 96)),
+    "context-deep": ("context", (8, 32, 48, 64, 64)),
+    # the same beside two layers that see one pixel: its own values first, and what its surroundings add
+    "pixel-context-small": ("pixel-context", (16, 8, 8, 16, 24, 32)),
+    "pixel-context": ("pixel-context", (32, 16, 16, 32, 48, 64)),
+    "pixel-context-deep": ("pixel-context", (32, 16, 8, 32, 48, 64, 64)),
+    # learnt features of squares of 5 pixels beside a fixed bank of means and deviations of squares of up to 81 pixels
+    "bank": ("bank", (16, 32, 32)),
+}
+"""Families and channel widths of the named networks."""
+
+
+@dataclass(frozen=True)
+class NetworkConfig:
+    """Everything that is needed to build a network again.
+
+    Attributes:
+        name: Name in `NETWORKS`.
+        channels: Names of the input bands in order.
+        clusters_b: Number of clusters of the main head.
+        clusters_a: Number of clusters of the overclustering head. None means that there is no such head.
+        sub_heads: Number of sub-heads of each head.
+        sobel: Whether luminance is replaced by its horizontal and vertical gradients.
+        colour: Whether the colour bands are kept beside the gradients of `sobel`.
+        size: Side of the images in pixels for clustering. None for segmentation, which takes any size.
+        offset: Value that is subtracted from the raw values of each band.
+        scale: Factor by which each band is multiplied after that.
+        family: Kind of trunk, by default as registered under `name`.
+        widths: Number of channels of each stage, by default as registered under `name`.
+        beside: What the network takes beside the bands, computed from each pixel alone.
+        bias: Whether the heads of a segmentation network add a constant to each class, as heads that were fitted to
+            labels do.
+    """
+
+    name: str
+    channels: tuple[str, ...]
+    clusters_b: int
+    clusters_a: int | None = None
+    sub_heads: int = 1
+    sobel: bool = False
+    colour: bool = True
+    size: int | None = None
+    offset: tuple[float, ...] = ()
+    scale: tuple[float, ...] = ()
+    family: Family = field(default="segmentation")
+    widths: tuple[int, ...] = ()
+    beside: Beside = "none"
+    bias: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.widths:
+            if self.name not in NETWORKS:
+                raise UsageError(
+                    f"There is no network named {self.name}; choose one of {', '.join(NETWORKS)}."
+                )
+            family, widths = NETWORKS[self.name]
+            object.__setattr__(self, "family", family)
+            object.__setattr__(self, "widths", widths)
+        for name, default in (("offset", 0.0), ("scale", 1 / 255)):
+            if not getattr(self, name):
+                object.__setattr__(self, name, (default,) * len(self.channels))
+            elif len(getattr(self, name)) != len(self.channels):
+                raise UsageError(
+                    f"There are {len(self.channels)} bands but {len(getattr(self, name))} values of `{name}`."
+                )
+        if (self.size is None) != self.dense:
+            raise UsageError(
+                f"Network {self.name}: `size` is needed by clustering networks and refused by segmentation networks."
+            )
+        if self.beside != "none" and self.sobel:
+            raise UsageError("`sobel` and `beside` both add to the bands: choose one of them.")
+        if min(self.clusters_b, self.clusters_a or 2) < 2 or self.sub_heads < 1:
+            raise UsageError("A head needs at least two clusters and one sub-head.")
+
+    @property
+    def dense(self) -> bool:
+        """Whether the network labels pixels instead of whole images."""
+        return self.family in DENSE
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a dictionary for `json.dumps` that `from_json` reads back."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> "NetworkConfig":
+        """Read what `to_json` returned."""
+        unknown = sorted(set(data) - {f.name for f in fields(cls)})
+        if unknown:
+            raise ModelError(
+                f"The network config has unknown fields ({', '.join(unknown)}): use the version that wrote it."
+            )
+        values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
+        return cls(**values)

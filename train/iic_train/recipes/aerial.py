@@ -1,0 +1,178 @@
+"""The bundled model for aerial imagery of 0.2 to 1 m: 8-bit values to five classes of land cover.
+
+As for satellites, a path that sees one pixel is trained first and kept, and the context adds to it. The labelled zones
+have hardly any water, so bodies of real spectra are painted into some of the crops.
+
+DATA holds the folders `flair`, `naip` and `pool`; docs/models.md says what is in them. Each zone of FLAIR is left out
+in one of the four parts of the cross-validation.
+"""
+
+from iic_train.finetune.settings import FinetuneConfig, LabelSource, Meaning
+from iic_train.models.registry import NetworkConfig
+from iic_train.recipes.learnt import LearntRecipe
+from iic_train.recipes.rasters import RasterRecipe, RasterSettings
+from iic_train.views.settings import Light, Painting
+
+CHANNELS = ("red", "green", "blue", "nir")
+GROUND, BUILDING, LOW, HIGH, WATER = CLASSES = (
+    "ground",
+    "building",
+    "low vegetation",
+    "high vegetation",
+    "water",
+)
+COLOURS = ("#b5a99a", "#d7301f", "#a6d96a", "#1a7837", "#2b8cbe")
+FLAIR = (
+    Meaning((GROUND,), ("2", "3", "4")),
+    Meaning((BUILDING,), ("1", "18")),
+    Meaning((HIGH,), ("6", "7", "8", "15", "16", "17")),
+    Meaning((LOW,), ("9", "10", "11", "12")),
+    Meaning((WATER,), ("5", "13")),
+)
+CHESAPEAKE = (
+    Meaning((WATER,), ("1",)),
+    Meaning((HIGH,), ("2",)),
+    Meaning((LOW,), ("3",)),
+    Meaning((GROUND,), ("4", "6")),
+    Meaning((GROUND, BUILDING), ("5",)),
+)
+ZONES = (("zone1", 2.0), ("zone3", 2.0), ("zone0part", 0.8), ("zone2part", 0.8))
+"""Zones and how often crops are of them; the number of a zone is the part in which it is left out."""
+WATER_SPECTRA = (
+    (0.0036, 0.0088, 0.0026, 0.0028), (0.0092, 0.0139, 0.0071, 0.0047), (0.0052, 0.0118, 0.0072, 0.0012),
+    (0.0011, 0.0065, 0.0075, 0.0017), (0.0012, 0.0129, 0.0102, 0.0095), (0.0031, 0.0140, 0.0103, 0.0125),
+    (0.0188, 0.0257, 0.0116, 0.0155), (0.0282, 0.0343, 0.0194, 0.0239), (0.0198, 0.0553, 0.0271, 0.0015),
+    (0.0023, 0.0478, 0.0318, 0.0013), (0.0740, 0.0675, 0.0318, 0.0172), (0.0961, 0.0803, 0.0444, 0.0366),
+    (0.0560, 0.0614, 0.0463, 0.0554), (0.1127, 0.0934, 0.0539, 0.0626), (0.0066, 0.0726, 0.0666, 0.0012),
+)  # fmt: skip
+"""Typical reflectances of water in red, green, blue and infrared: clusters of what WorldCover calls water in HLS."""
+
+
+TOWNS = (
+    Meaning((LOW, HIGH), where=(("ndvi", 0.2, 9.0),)),
+    Meaning((GROUND, BUILDING, LOW, HIGH), where=(("ndvi", 0.0, 0.2),)),
+    Meaning((GROUND, BUILDING), where=(("ndvi", -9.0, 0.0),)),
+)
+"""What is certain in Californian towns without labels: they hold no water to speak of, and what is green is a plant.
+Without them, the dark asphalt of another camera is water."""
+
+
+def _light(strength: float, *, shadow: float = 0.0, blur: float = 0.0) -> Light:
+    """Return what other cameras, exposures and seasons change; most images change less than `strength`."""
+    return Light(
+        varied=True,
+        gain=0.2 * strength,
+        band_gain=0.06 * strength,
+        gamma=0.15 * strength,
+        contrast=0.25 * strength,
+        offset=0.03 * strength,
+        band_offset=0.015 * strength,
+        saturation=0.5 * strength,
+        mixing=0.05 * strength,
+        vegetation=0.4 * strength,
+        noise=0.02 * strength,
+        shadow=shadow,
+        blur=blur,
+    )
+
+
+SOURCES = (
+    *(
+        LabelSource(
+            zone,
+            (f"flair/{zone}_rgbir.tif",),
+            (f"flair/{zone}_label.tif",),
+            FLAIR,
+            weight=weight,
+            bands=CHANNELS,
+            factors=(1, 2, 3, 4, 5),
+            folds=((zone, fold),),
+        )
+        for fold, (zone, weight) in enumerate(ZONES)
+    ),
+    LabelSource(
+        "chesapeake",
+        ("pool/naip_chesapeake/*_rgbn.tif",),
+        ("pool/naip_chesapeake/*_label.tif",),
+        CHESAPEAKE,
+        weight=0.4,
+        bands=CHANNELS,
+        folds=(("", -1),),
+    ),
+    LabelSource(
+        "rules on naip towns",
+        ("naip/*.tif",),
+        meanings=TOWNS,
+        weight=0.5,
+        bands=CHANNELS,
+        folds=(("", -1),),
+    ),
+)
+
+RECIPE = LearntRecipe(
+    "aerial",
+    "The bundled model for aerial imagery of 0.2 to 1 m, learnt from public labels.",
+    FinetuneConfig(
+        CLASSES,
+        SOURCES,
+        colours=COLOURS,
+        mode="network",
+        folds=4,
+        pixel_steps=2000,
+        pixel_rate=4e-3,
+        balance=0.0,
+        class_weights=(1.0, 1.0, 1.0, 1.0, 2.0),
+        set_weight=1.0,
+        weight_decay=1e-4,
+        clip=1.0,
+        dropout=0.0,
+        norm_steps=60,
+        light=_light(0.3),
+        around=_light(0.7, shadow=0.15, blur=0.4),
+        zoom=(0.74, 1.35),
+        rotated=0.5,
+        centred=((BUILDING, 0.3),),
+        painting=Painting(WATER, 0.1, 0.3, WATER_SPECTRA),
+    ),
+    NetworkConfig(
+        "pixel-context",
+        CHANNELS,
+        len(CLASSES),
+        family="pixel-context",
+        widths=(32, 32, 16, 32, 48, 64),
+        beside="ratios",
+        bias=True,
+    ),
+    size=128,
+    batch=6,
+    epochs=4,
+    steps=100,
+    lr=6e-3,
+    gsd=(0.2, 1.0),
+    attribution="IGN FLAIR #1 (Montpellier); USDA NAIP (West Virginia with labels of the Chesapeake Conservancy, "
+    "California in a selection of the urban-tree-detection data set)",
+    licence="Open Licence 2.0 (IGN); public domain (NAIP); CC BY 4.0 (selection)",
+)
+
+UNLABELLED = RasterRecipe(
+    "aerial-unlabelled",
+    "Aerial imagery of 0.2 to 1 m in 64 clusters, without a label.",
+    ("flair/*_rgbir.tif", "naip/*.tif"),
+    64,
+    RasterSettings(
+        bands=CHANNELS,
+        network="local",
+        gsd=(0.2, 1.0),
+        clusters_a=0,
+        sub_heads=1,
+        size=32,
+        radius=1,
+        batch=48,
+        lr=1e-2,
+        epochs=8,
+        steps=100,
+        entropy_weight=1.5,
+        colour_jitter=0.5,
+        vegetation_jitter=0.0,
+    ),
+)

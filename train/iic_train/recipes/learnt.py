@@ -1,0 +1,108 @@
+"""Recipes of models that learn from public labels: from patterns of files to the config of a run."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from iic_geotools.errors import DataError
+from iic_train.config import DataConfig, TrainConfig
+from iic_train.finetune.settings import FinetuneConfig, LabelSource
+from iic_train.models.registry import NetworkConfig
+from iic_train.recipes.files import find_files
+from iic_train.views.settings import DensePairs
+
+
+@dataclass(frozen=True)
+class LearntRecipe:
+    """How a model that learns from labels is trained.
+
+    Attributes:
+        name: Name of the recipe, which the run folder starts with.
+        summary: What it trains, in a sentence.
+        finetune: How it learns; scenes and labels of the sources are patterns under the data folder.
+        network: What is trained.
+        size: Side of the crops in pixels.
+        batch: Number of crops per step.
+        epochs: Number of epochs to train.
+        steps: Number of steps per epoch.
+        lr: Largest learning rate.
+        gsd: Smallest and largest ground resolution in metres that the model is meant for.
+        attribution: Whose data it learns from.
+        licence: Licences of that data.
+    """
+
+    name: str
+    summary: str
+    finetune: FinetuneConfig
+    network: NetworkConfig
+    size: int
+    batch: int
+    epochs: int
+    steps: int
+    lr: float
+    gsd: tuple[float, float]
+    attribution: str
+    licence: str
+
+    def facts(self) -> dict[str, str]:
+        """Return what the record of a run says about its data."""
+        return {"attribution": self.attribution, "licence": self.licence}
+
+
+def learnt_config(
+    recipe: LearntRecipe, data: Path, *, epochs: int | None = None, seed: int = 0
+) -> TrainConfig:
+    """Return the config of a run with a recipe, its patterns replaced by the files of a data folder.
+
+    Raises:
+        DataError: A pattern matches nothing, or scenes and labels do not pair.
+    """
+    finetune = replace(
+        recipe.finetune, sources=tuple(_with_files(source, data) for source in recipe.finetune.sources)
+    )
+    reflectance = any(source.rescale == "reflectance" for source in finetune.sources)
+    return TrainConfig(
+        preset=recipe.name,
+        data=DataConfig("rasters", gsd=recipe.gsd, rescale="reflectance" if reflectance else None),
+        network=recipe.network,
+        pairs=DensePairs(),
+        size=recipe.size,
+        passes=("b",),
+        epochs=recipe.epochs if epochs is None else epochs,
+        batch=recipe.batch,
+        steps=recipe.steps,
+        lr=recipe.lr,
+        schedule="cosine",
+        radius=1,
+        seed=seed,
+        finetune=finetune,
+    )
+
+
+def _with_files(source: LabelSource, folder: Path) -> LabelSource:
+    """Replace patterns by files; where a pattern of labels has a star, it stands for what the scene's star does."""
+    folder = folder.absolute()
+    scenes = find_files(folder, source.scenes)
+    if not any("*" in pattern for pattern in source.labels):
+        labels = find_files(folder, source.labels)
+    else:
+        labels = [
+            _label_of(scene, folder, scene_pattern, label_pattern)
+            for scene_pattern, label_pattern in zip(source.scenes, source.labels, strict=True)
+            for scene in find_files(folder, (scene_pattern,))
+        ]
+    return replace(source, scenes=tuple(scenes), labels=tuple(labels))
+
+
+def _label_of(scene: str, folder: Path, scene_pattern: str, label_pattern: str) -> str:
+    """Return the labels of a scene.
+
+    Raises:
+        DataError: There are none.
+    """
+    before, after = (len(part) for part in str(folder / scene_pattern).split("*"))
+    path = folder / label_pattern.replace("*", scene[before : len(scene) - after])
+    if not path.is_file():
+        raise DataError(
+            f"The scene {scene} has no labels {path}: restore them, or name another folder with `data`."
+        )
+    return str(path)

@@ -1,0 +1,214 @@
+"""Where training starts: head B of a `bank` network at k-means centres, found without labels.
+
+k-means sees each pixel's logarithms, their means at two wider scales and the texture there. Each scale is whitened in
+part, so that no band counts twice and noise is not blown up. A linear head whose logits are negative squared distances
+to the centres is that k-means; a few steps of the IIC objective on neighbouring pixels then move its borders, with the
+masses of the clusters held.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from iic_geotools.tiling import Rect
+from iic_train.data.scenes import SceneReader, Scenes
+from iic_train.evaluation.baselines import kmeans
+from iic_train.losses.objective import iic_loss_at_masses
+from iic_train.models.bank import Bank
+from iic_train.models.networks import Network
+
+
+@dataclass(frozen=True)
+class StartSettings:
+    """How head B is started; compared on 16 labelled scenes, checked on 18 others (docs/own-scene-log.md).
+
+    Attributes:
+        windows: Number of windows of the scenes that are sampled.
+        side: Their side in pixels.
+        pairs: Number of pairs of neighbouring pixels that are sampled.
+        points: Number of pixels that k-means sees.
+        starts: Number of starts of k-means, of which the one of least inertia is kept.
+        whitening: Power to which each scale is whitened, from 0 (not at all) to 1 (fully).
+        texture: Weight of texture; 1 is the variance of one scale's values.
+        sharpness: Inverse temperature of the probabilities, in units of the mean squared distance to the centres.
+        radius: Largest displacement between the pixels of a pair.
+        steps: Number of steps of the IIC objective.
+        batch: Number of pairs per step.
+        lr: Learning rate of Adam, reached after `warmup` steps.
+        warmup: Number of steps over which the learning rate rises.
+        held: Weight that holds the masses of the clusters.
+    """
+
+    windows: int = 48
+    side: int = 128
+    pairs: int = 30_000
+    points: int = 15_000
+    starts: int = 12
+    whitening: float = 0.5
+    texture: float = 0.5
+    sharpness: float = 2.0
+    radius: int = 2
+    steps: int = 50
+    batch: int = 2_000
+    lr: float = 2e-3
+    warmup: int = 20
+    held: float = 10.0
+
+
+START = StartSettings()
+
+
+@dataclass(frozen=True)
+class Window:
+    """A window of a scene.
+
+    Attributes:
+        pixels: Raw values `[1, bands, H, W]`.
+        valid: Which pixels hold data, `[H, W]`.
+    """
+
+    pixels: Tensor
+    valid: Tensor
+
+    def to(self, device: torch.device) -> "Window":
+        """Return the window on a device."""
+        return Window(self.pixels.to(device), self.valid.to(device))
+
+
+def sample_windows(scenes: Scenes, seed: int, settings: StartSettings = START) -> list[Window]:
+    """Cut windows out of the scenes at random, more of them from larger scenes."""
+    rng = np.random.default_rng(seed)
+    areas = np.array([height * width for height, width in scenes.shapes], float)
+    reader = SceneReader(scenes)
+    windows: list[Window] = []
+    for _ in range(4 * settings.windows):
+        level = int(rng.choice(len(areas), p=areas / areas.sum()))
+        height, width = scenes.shapes[level]
+        rows, columns = min(settings.side, height), min(settings.side, width)
+        rect = Rect(
+            int(rng.integers(width - columns + 1)), int(rng.integers(height - rows + 1)), columns, rows
+        )
+        read = reader.read(level, rect)
+        valid = np.ones((rows, columns), bool) if read.valid is None else read.valid
+        if valid.any():
+            windows.append(Window(torch.from_numpy(read.values)[None], torch.from_numpy(valid)))
+        if len(windows) == settings.windows:
+            break
+    reader.close()
+    return windows
+
+
+def start_network(
+    network: Network, windows: Sequence[Window], seed: int, settings: StartSettings = START
+) -> None:
+    """Fit the bank of a network to windows of its scenes and start head B at k-means centres."""
+    bank = network.trunk
+    assert isinstance(bank, Bank)
+    network.eval()
+    scaled = [network.scale(window.pixels) for window in windows]
+    bank.standardise(scaled)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        pairs = [
+            _pairs(
+                network.features(view)[0],
+                window.valid,
+                -(-settings.pairs // len(windows)),
+                generator,
+                settings,
+            )
+            for view, window in zip(scaled, windows, strict=True)
+        ]
+    first, second = (torch.cat(side) for side in zip(*pairs, strict=True))
+    mean, basis = _whitening(first, bank, settings)
+    first, second = (first - mean) @ basis, (second - mean) @ basis
+    points = first[torch.randperm(len(first), generator=generator)[: settings.points]]
+    centres = kmeans(points, network.config.clusters_b, generator, restarts=settings.starts)
+    head = _refined(_distances(centres, points, settings), first, second, generator, settings)
+    _put(network, head, mean, basis)
+
+
+def _pairs(
+    features: Tensor, valid: Tensor, count: int, generator: torch.Generator, settings: StartSettings
+) -> tuple[Tensor, Tensor]:
+    """Draw pixels of a window and a neighbour of each, features `[count, C]` twice."""
+    height, width = valid.shape
+    places = valid.flatten().nonzero().squeeze(1)
+    drawn = places[torch.randint(len(places), (count,), generator=generator)]
+    shifts = torch.randint(-settings.radius, settings.radius + 1, (2, count), generator=generator)
+    rows = (drawn // width + shifts[0]).clamp(0, height - 1)
+    columns = (drawn % width + shifts[1]).clamp(0, width - 1)
+    kept = valid[rows, columns]
+    flat = features.flatten(1).T
+    return flat[drawn[kept]], flat[(rows * width + columns)[kept]]
+
+
+def _whitening(features: Tensor, bank: Bank, settings: StartSettings) -> tuple[Tensor, Tensor]:
+    """Return the mean, and a linear map to the space in which k-means works.
+
+    Each scale has a total variance of 1 there, and texture `settings.texture` of it.
+    """
+    mean = features.mean(0)
+    unit = bank.factor.flatten()
+    columns = []
+    for group in bank.clustered:
+        values = (features[:, group] - mean[group]) / unit[group]
+        variances, axes = torch.linalg.eigh(values.T @ values / len(values))
+        axes = axes * variances.clamp_min(1e-3 * float(variances.max())) ** (-settings.whitening / 2)
+        axes = axes / (values @ axes).pow(2).sum(1).mean().sqrt()
+        columns.append(_embedded(axes / unit[group, None], torch.arange(bank.out_channels)[group], bank))
+    texture = torch.tensor(bank.texture)
+    spread = features[:, texture].std(0).clamp_min(1e-6)
+    scaled = torch.diag(settings.texture / spread) / math.sqrt(len(texture))
+    columns.append(_embedded(scaled, texture, bank))
+    return mean, torch.cat(columns, 1) / math.sqrt(len(bank.clustered))
+
+
+def _embedded(block: Tensor, channels: Tensor, bank: Bank) -> Tensor:
+    whole = torch.zeros(bank.out_channels, block.shape[1])
+    whole[channels] = block
+    return whole
+
+
+def _distances(centres: Tensor, points: Tensor, settings: StartSettings) -> nn.Linear:
+    """Return a linear head whose softmax is that of negative squared distances to the centres."""
+    spread = torch.cdist(points, centres).min(1).values.pow(2).mean().clamp_min(1e-9)
+    head = nn.Linear(centres.shape[1], len(centres))
+    with torch.no_grad():
+        head.weight.copy_(2 * settings.sharpness / spread * centres)
+        head.bias.copy_(-settings.sharpness / spread * centres.pow(2).sum(1))
+    return head
+
+
+def _refined(
+    head: nn.Linear, first: Tensor, second: Tensor, generator: torch.Generator, settings: StartSettings
+) -> nn.Linear:
+    """Move the borders of the clusters by the IIC objective on pairs of neighbours."""
+    optimiser = torch.optim.Adam(head.parameters(), lr=settings.lr)
+    with torch.no_grad():
+        masses = head(first).softmax(1).mean(0)
+    for step in range(settings.steps):
+        optimiser.param_groups[0]["lr"] = settings.lr * min(1.0, (step + 1) / settings.warmup)
+        drawn = torch.randint(len(first), (settings.batch,), generator=generator)
+        z, z2 = head(first[drawn]).softmax(1), head(second[drawn]).softmax(1)
+        optimiser.zero_grad()
+        iic_loss_at_masses(z, z2, masses, settings.held).backward()  # type: ignore[no-untyped-call]
+        optimiser.step()
+    return head
+
+
+@torch.no_grad()
+def _put(network: Network, head: nn.Linear, mean: Tensor, basis: Tensor) -> None:
+    """Write a head on whitened points as every sub-head of head B, which sees features."""
+    served = network.heads["b"]
+    assert isinstance(served, nn.Conv2d)
+    assert served.bias is not None
+    weight = head.weight @ basis.T
+    bias = head.bias - weight @ mean
+    count = network.config.sub_heads
+    served.weight.copy_(weight.repeat(count, 1)[:, :, None, None])
+    served.bias.copy_(bias.repeat(count))

@@ -1,0 +1,395 @@
+"""The training loop.
+
+An epoch consists of the passes that the config names, each over the data of the heads it trains, in an order
+and with pairs that follow from (seed, epoch, pass, step) alone. One Adam updates everything; a head that a
+pass does not train has no gradient and does not change. After each epoch batch norm is calibrated on
+unaltered images, and the loss of head B on a fixed set of pairs decides which sub-head and which epoch are
+best, without looking at labels. Then everything is saved, so that a run resumes exactly where it stopped.
+"""
+
+import logging
+import math
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from iic_geotools.errors import DataError, TrainingError, UsageError
+from iic_geotools.progress import OnProgress, Progress, silent
+from iic_train.config import TrainConfig
+from iic_train.data.loading import Batch, Loader, Source, share_of, steps_of
+from iic_train.data.opening import TrainingData, open_training_data
+from iic_train.data.survey import Survey
+from iic_train.distributed import (
+    Ranks,
+    agree,
+    average_statistics,
+    choose_workers,
+    explain_full_memory,
+    join_ranks,
+    sum_gradients,
+)
+from iic_train.evaluation.evaluate import follow_accuracy
+from iic_train.evaluation.simplex import keep_simplex
+from iic_train.losses.step import HeadMeans, StepObjective, plain_views, slices_of, step_objective
+from iic_train.models.bank import Bank
+from iic_train.models.layers import fresh_statistics
+from iic_train.models.networks import Network
+from iic_train.runs import Choice, Run, create_run, load_run
+from iic_train.start import Window, sample_windows, start_network
+from iic_train.watch import Watch, describe_epoch, describe_heads, has_settled, memory_advice
+
+_LOG = logging.getLogger(__name__)
+SELECTION_PASS = 1_000
+"""Number of the pass on which epochs are compared; no epoch has that many passes."""
+CHECK_EVERY = 10
+"""Number of steps between looks at the loss, each of which makes a GPU wait."""
+
+
+def train(
+    config: TrainConfig,
+    *,
+    runs: Path = Path("runs"),
+    name: str | None = None,
+    device: str = "auto",
+    workers: int | None = None,
+    download: bool = False,
+    survey: Survey | None = None,
+    progress: OnProgress = silent,
+) -> Run:
+    """Train as `config` says in a new run folder.
+
+    Args:
+        config: All settings.
+        runs: Folder of the run folders.
+        name: Name of the new run folder; by default preset and time.
+        device: `auto`, `cpu` or `cuda`.
+        workers: Number of processes that read ahead; 0 reads between the steps. By default none on a CPU, and all
+            cores but one for a GPU.
+        download: Download the data set if it is missing.
+        survey: What is already known about the scenes of a run on rasters.
+        progress: Function that takes reports of progress.
+
+    Raises:
+        DataError: The data is missing or damaged.
+        TrainingError: The loss is no longer finite.
+        DeviceError: There is no GPU, or its memory is full.
+    """
+    with join_ranks(device) as (ranks, chosen):
+        data = open_training_data(config, survey=survey, download=download)
+        if ranks.first:
+            run = create_run(config, data.facts, runs, name)
+        else:
+            run = Run(runs, name or "", config, data.facts, {})  # only the first rank writes
+        return _run_trainer(run, data, chosen, ranks, workers, progress)
+
+
+def resume(
+    run: Path,
+    *,
+    epochs: int | None = None,
+    micro_batch: int | None = None,
+    device: str = "auto",
+    workers: int | None = None,
+    progress: OnProgress = silent,
+) -> Run:
+    """Resume a run from its last finished epoch, as if it had not stopped.
+
+    Args:
+        run: The run folder.
+        epochs: Number of epochs to train in all, instead of what the run was started with.
+        micro_batch: Number of pairs that pass the network at once, instead of what the run was started with.
+        device: `auto`, `cpu` or `cuda`.
+        workers: Number of processes that read ahead; 0 reads between the steps. By default none on a CPU, and all
+            cores but one for a GPU.
+        progress: Function that takes reports of progress.
+
+    Raises:
+        DataError: The data is not what the run was trained on.
+        TrainingError: There is no such run, or the loss is no longer finite.
+        DeviceError: There is no GPU, or its memory is full.
+    """
+    with join_ranks(device) as (ranks, chosen):
+        resumed = load_run(run)
+        if resumed.config.finetune is not None:
+            from iic_train.finetune.pixels import resume_learning
+
+            return resume_learning(resumed, epochs=epochs, device=device, progress=progress)
+        config = resumed.config
+        config = replace(
+            config, epochs=epochs or config.epochs, micro_batch=micro_batch or config.micro_batch
+        )
+        resumed = replace(resumed, config=config)
+        data = open_training_data(resumed.config)
+        if data.facts.get("fingerprint") != resumed.data.get("fingerprint"):
+            raise DataError(f"The data is not what {run} was trained on: restore it, or start a new run.")
+        return _run_trainer(resumed, data, chosen, ranks, workers, progress)
+
+
+def _run_trainer(
+    run: Run,
+    data: TrainingData,
+    device: torch.device,
+    ranks: Ranks,
+    workers: int | None,
+    progress: OnProgress,
+) -> Run:
+    """Train, and return the run together with the data that was opened for it."""
+    Trainer(run, data, device, ranks, workers, progress if ranks.first else silent).run_all()
+    return replace(run, opened=data.dataset)
+
+
+class Trainer:
+    """Everything that the epochs of one run share."""
+
+    def __init__(
+        self,
+        run: Run,
+        data: TrainingData,
+        device: torch.device,
+        ranks: Ranks,
+        workers: int | None = 0,
+        progress: OnProgress = silent,
+    ) -> None:
+        self.run, self.data, self.device, self.ranks, self.progress = run, data, device, ranks, progress
+        self.config = config = run.config
+        torch.manual_seed(config.seed)
+        self.network = Network(config.network).to(device)
+        if device.type == "cuda":
+            self.network = self.network.to(memory_format=torch.channels_last)
+        features = self.network.learnt if config.passes == ("a",) else self.network.features
+        self.features = torch.compile(features) if config.compile else features
+        self.optimiser = torch.optim.Adam(self.network.parameters(), lr=config.lr)
+        self.scaler = torch.amp.GradScaler(
+            device.type, enabled=config.amp == "fp16" and device.type == "cuda"
+        )
+        self.images = config.batch // config.repeats  # read per step, over all ranks
+        if self.images < ranks.count:
+            raise UsageError(
+                f"{self.images} images per step cannot be shared by {ranks.count} processes: start fewer of them, or "
+                "use a larger `batch`."
+            )
+        self.share = len(range(self.images)[share_of(self.images, ranks.rank, ranks.count)])  # by this rank
+        self.sources = [data.train_a, data.train_b]
+        self.loader = Loader(
+            self.sources,
+            self.images,
+            rank=ranks.rank,
+            ranks=ranks.count,
+            workers=choose_workers(workers, device, ranks),
+            pin=device.type == "cuda",
+        )
+        if config.amp != "off" and device.type != "cuda" and ranks.first:
+            _LOG.warning(
+                "%s is for CUDA: on this %s training is in float32.", config.amp, device.type.upper()
+            )
+        self.steps = [steps_of(data.source(heads), self.images, config.steps) for heads in config.passes]
+        self.epoch, self.best = 0, math.inf
+        self.losses: list[float] = []
+        self.watch = Watch(config)
+        self.windows = self._sample()
+        self._restore()
+        if self.windows and not self.epoch:
+            # Seconds on any CPU, and the same start on every device.
+            start_network(self.network.cpu(), self.windows, config.seed)
+            self.network.to(device)
+
+    def run_all(self) -> None:
+        """Train the remaining epochs."""
+        at_once = self.config.micro_batch or self.share * self.config.repeats
+        try:
+            with explain_full_memory(memory_advice(self.config, at_once)):
+                if self.ranks.first and not self.epoch:
+                    keep_simplex(self.run, self.network, self.data.dataset, 0)
+                while self.epoch < self.config.epochs and not self._settled():
+                    self._train_epoch(self.epoch + 1)
+        except KeyboardInterrupt:
+            if self.ranks.first:
+                _LOG.warning(
+                    "Interrupted in epoch %d; %d epochs are kept. Resume with: iic-train resume %s",
+                    *(self.epoch + 1, self.epoch, self.run.path),
+                )
+            raise
+
+    def _settled(self) -> bool:
+        return agree(has_settled(self.losses, self.config.until_settled), self.device)
+
+    def _train_epoch(self, epoch: int) -> None:
+        started, seen = time.perf_counter(), 0
+        means = {head: HeadMeans() for head in "ab"}
+        for index, heads in enumerate(self.config.passes):
+            seen += self._train_pass(epoch, index, heads, means)
+        seconds = time.perf_counter() - started
+        selection = self._select()
+        sub_head = selection.best()
+        loss = selection.losses()[sub_head]
+        if not math.isfinite(loss):
+            raise self._not_finite(f"after epoch {epoch}")
+        choice = Choice(epoch, sub_head, loss)
+        row: dict[str, Any] = {
+            "epoch": epoch,
+            "lr": self.optimiser.param_groups[0]["lr"],
+            "seconds": round(seconds, 3),
+            "images_per_second": round(seen / seconds, 2),
+            "train": {head: mean.to_json() for head, mean in means.items() if mean.count},
+            "selection": selection.to_json(),
+            "sub_head": sub_head,
+            "loss": loss,
+            "best": loss < self.best,
+        }
+        if has_settled([*self.losses, loss], self.config.until_settled):
+            row["settled"] = True
+        if self.ranks.first and self.data.dataset.classes and self.config.evaluation_images:
+            row["accuracy"] = follow_accuracy(self.network, self.config, self.data.dataset, sub_head)
+        self._save(choice, row)
+        if self.ranks.first:
+            keep_simplex(self.run, self.network, self.data.dataset, epoch)
+            for warning in self.watch.look(row):
+                _LOG.warning(warning)
+            _LOG.info(describe_epoch(row, self.config))
+
+    def _train_pass(self, epoch: int, index: int, heads: str, means: dict[str, HeadMeans]) -> int:
+        """Train `heads` on one pass over their data and return the number of images that all ranks have seen."""
+        config, steps = self.config, self.steps[index]
+        self.network.train()
+        for step, batch in enumerate(
+            self._batches(self.data.source(heads), (config.seed, epoch, index), steps)
+        ):
+            part_done = (epoch - 1 + (index + step / steps) / len(config.passes)) / config.epochs
+            self._set_rate(part_done)
+            self.optimiser.zero_grad(set_to_none=True)
+            objective = self._objective(batch, heads, (config.seed, epoch, index, step), part_done)
+            loss = torch.stack([means[head].add(terms) for head, terms in objective.terms.items()]).sum()
+            if step % CHECK_EVERY == 0 or step == steps - 1:
+                if not torch.isfinite(loss):
+                    raise self._not_finite(
+                        f"in epoch {epoch}, step {step}, training head {' and '.join(heads.upper())}"
+                    )
+                self._report(epoch, index, heads, step + 1, means)
+            objective.backward(self.scaler.scale(loss))
+            sum_gradients(self.network)
+            self.scaler.step(self.optimiser)
+            self.scaler.update()
+        return steps * self.images
+
+    def _report(self, epoch: int, index: int, heads: str, steps: int, means: dict[str, HeadMeans]) -> None:
+        done = (epoch - 1) * sum(self.steps) + sum(self.steps[:index]) + steps
+        total = self.config.epochs * sum(self.steps)
+        figures = describe_heads({head: means[head].to_json() for head in heads}, self.config)
+        note = f"epoch {epoch}/{self.config.epochs}  {figures}"
+        self.progress(Progress("train", done * self.images, total * self.images, "images", note))
+
+    def _objective(
+        self, batch: Batch, heads: str, key: tuple[int, ...], part_done: float = 1.0
+    ) -> StepObjective:
+        return step_objective(
+            self.network,
+            self.features,
+            batch,
+            heads,
+            self.config,
+            key=(*key, self.ranks.rank),
+            autocast=self._autocast(),
+            progress=part_done,
+        )
+
+    def _select(self) -> HeadMeans:
+        """Return the means of a head per sub-head on pairs that are the same in every epoch."""
+        head = self.config.selecting_head
+        source = self.data.source(head)
+        steps = steps_of(source, self.images, self.config.selection_steps)
+        key = (self.config.seed, 0, SELECTION_PASS)
+        self._calibrate(self._batches(source, key, steps))
+        self.network.eval()
+        means = HeadMeans()
+        with torch.no_grad():
+            for step, batch in enumerate(self._batches(source, key, steps)):
+                means.add(self._objective(batch, head, (*key, step)).terms[head])
+        return means
+
+    def _sample(self) -> list[Window]:
+        """Return windows of the scenes by which a `bank` network is calibrated; other networks need none."""
+        if self.config.start != "kmeans" or self.data.scenes is None:
+            return []
+        return sample_windows(self.data.scenes, self.config.seed)
+
+    @torch.no_grad()
+    def _calibrate(self, unaltered: Iterator[Batch]) -> None:
+        """Compute the statistics of batch norm again, from unaltered images and the present weights."""
+        with fresh_statistics(self.network):
+            for batch in unaltered:
+                for part in slices_of(len(batch.pixels), self.config.micro_images):
+                    with self._autocast():
+                        scaled = self.network.scale(batch.pixels[part])
+                        self.network.features(plain_views(scaled, self.config))
+        average_statistics(self.network, self.share * self.ranks.count / self.images)
+        if isinstance(self.network.trunk, Bank):
+            self.network.eval()
+            windows = [window.pixels.to(self.device) for window in self.windows]
+            self.network.trunk.calibrate([self.network.scale(pixels) for pixels in windows])
+
+    def _batches(self, source: Source, key: tuple[int, ...], steps: int) -> Iterator[Batch]:
+        cuda = self.device.type == "cuda"
+        layout = torch.channels_last if cuda else torch.preserve_format
+        for batch in self.loader.batches(self.sources.index(source), key, steps):
+            pixels = batch.pixels.to(self.device, non_blocking=cuda, memory_format=layout)
+            yield Batch(
+                pixels, None if batch.valid is None else batch.valid.to(self.device, non_blocking=cuda)
+            )
+
+    def _autocast(self) -> AbstractContextManager[Any]:
+        dtype = torch.bfloat16 if self.config.amp == "bf16" else torch.float16
+        return torch.autocast(
+            self.device.type, dtype=dtype, enabled=self.config.amp != "off" and self.device.type == "cuda"
+        )
+
+    def _set_rate(self, part_done: float) -> None:
+        fall = 0.5 * (1 + math.cos(math.pi * part_done)) if self.config.schedule == "cosine" else 1.0
+        for group in self.optimiser.param_groups:
+            group["lr"] = self.config.lr * fall
+
+    def _not_finite(self, when: str) -> TrainingError:
+        kept = f"epoch {self.epoch} is kept in {self.run.path}" if self.epoch else "nothing is kept"
+        advice = "`amp` off, or " if self.config.amp != "off" and self.device.type == "cuda" else ""
+        return TrainingError(
+            f"The loss is not finite {when} ({kept}): try {advice}a learning rate below {self.config.lr:g}, "
+            "and look for pixels that are not finite."
+        )
+
+    def _save(self, choice: Choice, row: dict[str, Any]) -> None:
+        self.epoch = choice.epoch
+        self.best = min(self.best, choice.loss)
+        self.losses.append(choice.loss)
+        if not self.ranks.first:
+            return
+        if row["best"]:
+            self.run.save_weights(self.network, "best", choice)
+        self.run.save_weights(self.network, "last", choice)
+        self.run.append_metrics(row)
+        self.run.save_state(
+            {
+                "epoch": self.epoch,
+                "best": self.best,
+                "losses": self.losses,
+                "network": self.network.state_dict(),
+                "optimiser": self.optimiser.state_dict(),
+                "scaler": self.scaler.state_dict(),
+            }
+        )
+
+    def _restore(self) -> None:
+        state = self.run.load_state()
+        if state is None:
+            return
+        self.network.load_state_dict(state["network"])
+        self.optimiser.load_state_dict(state["optimiser"])
+        if state["scaler"]:  # empty where half precision was off, as on a CPU; then it starts anew
+            self.scaler.load_state_dict(state["scaler"])
+        self.epoch, self.best = state["epoch"], state["best"]
+        self.losses = list(state.get("losses", []))
+        if self.ranks.first:
+            self.run.forget_metrics_after(self.epoch)

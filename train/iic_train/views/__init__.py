@@ -1,0 +1,1 @@
+"""Pairs of views of the same content."""
