@@ -10,33 +10,34 @@ import onnx
 import torch
 from onnx import TensorProto
 
-from iic_export.deploy import Answer, DensePixels, Deployable
+from iic_export.head import SegmentationHead, ServedHead
 from iic_geotools.errors import ModelError
-from iic_runtime.card import PixelType
+from iic_runtime.model.card import PixelType
+from iic_runtime.model.head import CELLS, FEATURES, LOGITS, PROBABILITIES
 
 OPSET = 20
-"""What ONNX Runtime 1.19 and TensorRT 10 read; nothing that later ones bring is used here."""
-OUTPUTS = Answer._fields
+"""The version that ONNX Runtime 1.19 and TensorRT 10 read; nothing of later versions is used."""
 
 
-def to_onnx(module: Deployable, bands: int, dtype: PixelType, size: tuple[int, int]) -> onnx.ModelProto:
+def to_onnx(module: ServedHead, bands: int, dtype: PixelType, size: tuple[int, int]) -> onnx.ModelProto:
     """Trace a module.
 
     Args:
-        module: What to trace.
-        bands: Bands of its input.
-        dtype: Type of its pixels.
-        size: Height and width of its input; for segmentation only an example, any size goes.
+        module: The module to trace.
+        bands: Number of bands of its input.
+        dtype: Data type of its pixels.
+        size: Height and width of its input; for segmentation only an example, as the graph takes any size.
 
     Returns:
-        A graph with the input `image` and the outputs `labels`, `confidence` and `probabilities`.
+        A graph with the input `image` and the outputs `labels`, `confidence` and `probabilities`, for segmentation
+        `features` too.
     """
-    dense = isinstance(module, DensePixels)
-    free = {0: torch.export.Dim("n")}
+    dense = isinstance(module, SegmentationHead)
+    dynamic = {0: torch.export.Dim("n")}
     if dense:
-        free |= {2: torch.export.Dim("h"), 3: torch.export.Dim("w")}
+        dynamic |= {2: torch.export.Dim("h"), 3: torch.export.Dim("w")}
     example = torch.from_numpy(np.zeros((2, bands, *size), dtype))
-    with _quietly(), torch.no_grad():
+    with _without_tracer_messages(), torch.no_grad():
         program = torch.onnx.export(
             module,
             (example,),
@@ -44,17 +45,17 @@ def to_onnx(module: Deployable, bands: int, dtype: PixelType, size: tuple[int, i
             optimize=True,
             opset_version=OPSET,
             input_names=["image"],
-            output_names=list(OUTPUTS),
-            dynamic_shapes=(free,),
+            output_names=list(module.outputs),
+            dynamic_shapes=(dynamic,),
             verbose=False,
         )
     if program is None:
-        raise ModelError("PyTorch gave no graph for this network; install a newer torch.")
-    return _tidied(program.model_proto, ["n", "h", "w"] if dense else ["n"])
+        raise ModelError("PyTorch returned no graph for this network; install a newer torch.")
+    return _tidy(program.model_proto, ["n", "h", "w"] if dense else ["n"])
 
 
 def with_outputs(model: onnx.ModelProto, names: Sequence[str]) -> onnx.ModelProto:
-    """The model with only these outputs and without what led to others alone."""
+    """Copy a model with only these outputs, without the nodes and weights that only the others need."""
     kept = onnx.ModelProto()
     kept.CopyFrom(model)
     graph = kept.graph
@@ -77,8 +78,8 @@ def with_outputs(model: onnx.ModelProto, names: Sequence[str]) -> onnx.ModelProt
     return kept
 
 
-def _tidied(model: onnx.ModelProto, free: Sequence[str]) -> onnx.ModelProto:
-    """Without the tracer's notes, and with sizes by the names of what they equal."""
+def _tidy(model: onnx.ModelProto, dynamic: Sequence[str]) -> onnx.ModelProto:
+    """Remove the tracer's notes and name the dynamic sizes of the outputs after those of the input."""
     graph = model.graph
     graph.name = "iic"
     model.producer_name, model.producer_version = "iic-edge", ""
@@ -88,37 +89,44 @@ def _tidied(model: onnx.ModelProto, free: Sequence[str]) -> onnx.ModelProto:
     for item in (graph, *graph.node, *graph.input, *graph.output, *graph.initializer):
         item.doc_string = ""
         del item.metadata_props[:]
+    # Traced as outputs only to name the tensors.
+    outputs = [output for output in graph.output if output.name not in (CELLS, LOGITS)]
+    del graph.output[:]
+    graph.output.extend(outputs)
     for output in graph.output:
         dims = output.type.tensor_type.shape.dim
-        names = [free[0], None, *free[1:]] if output.name == "probabilities" else list(free)
+        channels = output.name in (PROBABILITIES, FEATURES)
+        names = [dynamic[0], None, *dynamic[1:]] if channels else list(dynamic)
         for dim, name in zip(dims, names, strict=True):
             if name is not None:
                 dim.dim_param = name
     for output in graph.output[:2]:
         if output.type.tensor_type.elem_type != TensorProto.UINT8:
-            raise ModelError(f"The traced graph's {output.name} are not uint8; install a newer torch.")
-    _measure_floats(graph)
+            raise ModelError(
+                f"The output {output.name} of the traced graph is not uint8; install a newer torch."
+            )
+    _take_sizes_from_floats(graph)
     onnx.checker.check_model(model, full_check=True)
     return model
 
 
-def _measure_floats(graph: onnx.GraphProto) -> None:
-    """Take sizes from the pixels as floats, not from the raw ones: TensorRT does nothing with uint8 but cast it."""
+def _take_sizes_from_floats(graph: onnx.GraphProto) -> None:
+    """Take sizes from the pixels as floats, not from the raw ones: all TensorRT can do with uint8 is cast it."""
     casts = [node for node in graph.node if node.op_type == "Cast" and node.input[0] == "image"]
     if not casts:
         return
-    rest = [node for node in graph.node if node not in casts]
-    for node in rest:
+    others = [node for node in graph.node if node not in casts]
+    for node in others:
         if node.op_type == "Shape" and node.input[0] == "image":
             node.input[0] = casts[0].output[0]
-    nodes = [onnx.NodeProto.FromString(node.SerializeToString()) for node in (*casts, *rest)]
+    nodes = [onnx.NodeProto.FromString(node.SerializeToString()) for node in (*casts, *others)]
     del graph.node[:]
     graph.node.extend(nodes)
 
 
 @contextmanager
-def _quietly() -> Iterator[None]:
-    """The tracer tells developers of torch much that is no news to users."""
+def _without_tracer_messages() -> Iterator[None]:
+    """Silence the tracer, whose messages are meant for developers of torch."""
     noisy = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "torch.export", "onnx_ir")]
     levels = [logger.level for logger in noisy]
     for logger in noisy:

@@ -5,16 +5,16 @@ import os
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from iic_export.packages import require
-from iic_export.subject import Subject
-from iic_geotools.colours import MapClass
-from iic_geotools.errors import IICError, OutputError
+from iic_export.head import TrainedHead
+from iic_geotools.classmap.classes import MapClass
+from iic_geotools.errors import IICError, MissingPackageError, OutputError
 from iic_geotools.files import write_atomically
-from iic_geotools.scene import describe
-from iic_runtime.card import Card
+from iic_geotools.scene.info import describe
+from iic_runtime.model.card import Card
 
 MEDIA_TYPES = {
     ".onnx": "application/octet-stream; application=onnx",
@@ -24,41 +24,43 @@ CLASSIFICATION = "https://stac-extensions.github.io/classification/v2.0.0/schema
 
 
 def check_stac() -> None:
-    """Refuse to go on without what writes and validates items.
+    """Refuse to start without the packages that write and validate items.
 
     Raises:
-        MissingPackageError: pystac is not installed.
+        MissingPackageError: One is not installed.
     """
-    require("pystac", "stac")
-    require("pystac.extensions.mlm", "stac")
-    require("jsonschema", "stac")
+    try:
+        for module in ("jsonschema", "pystac.extensions.mlm"):
+            import_module(module)
+    except ImportError as error:
+        raise MissingPackageError.for_extra(error.name or "", "stac") from error
 
 
-def write_stac(path: Path, model: Path, card: Card, subject: Subject) -> None:
+def write_stac(path: Path, model: Path, card: Card, head: TrainedHead) -> None:
     """Write a STAC item that describes a model file.
 
     Args:
-        path: The item, .json.
-        model: The model file, which the item points to relative to itself.
-        card: Its card.
-        subject: What was exported.
+        path: The item, a `.json` file.
+        model: The model file, which the item names relative to itself.
+        card: The card of the model.
+        head: The head that was exported.
 
     Raises:
         OutputError: The item would not be valid.
     """
-    item = make_item(path, model, card, subject)
-    problem = invalid(item)
+    item = make_item(path, model, card, head)
+    problem = validation_error(item)
     if problem:
         raise OutputError(f"The STAC item {path} would not be valid ({problem}); nothing was written to it.")
     write_atomically(path, json.dumps(item, indent=1, ensure_ascii=False).encode())
 
 
-def make_item(path: Path, model: Path, card: Card, subject: Subject) -> dict[str, Any]:
-    """The item as JSON."""
+def make_item(path: Path, model: Path, card: Card, head: TrainedHead) -> dict[str, Any]:
+    """Make the item as JSON."""
     import pystac
     from pystac.extensions.mlm import AssetGeneralMLMExtension, Hyperparameters, MLMExtension
 
-    bounds = _bounds(subject)
+    bounds = _bounds(head)
     item = pystac.Item(
         id=re.sub(r"[^\w.-]+", "-", card.name),
         geometry=None if bounds is None else _polygon(bounds),
@@ -67,18 +69,17 @@ def make_item(path: Path, model: Path, card: Card, subject: Subject) -> dict[str
         properties=_properties(card),
         stac_extensions=[CLASSIFICATION],
     )
-    network = subject.network.config
     task = _task(card)
     MLMExtension.ext(item, add_if_missing=True).apply(
         name=card.name,
-        architecture=f"IIC {network.name}",
+        architecture=f"IIC {head.network.config.name}",
         tasks=[task],
         input=[_input(card)],
         output=_outputs(card, task),
         framework="ONNX" if model.suffix == ".onnx" else "TensorRT",
         framework_version=card.packages.get("onnx"),
         memory_size=model.stat().st_size,
-        total_parameters=sum(weights.numel() for weights in subject.network.parameters()),
+        total_parameters=sum(weights.numel() for weights in head.network.parameters()),
         pretrained=True,
         pretrained_source=card.origin.data or None,
         hyperparameters=Hyperparameters(_hyperparameters(card)),
@@ -94,8 +95,8 @@ def make_item(path: Path, model: Path, card: Card, subject: Subject) -> dict[str
     return dict(item.to_dict(include_self_link=False, transform_hrefs=False))
 
 
-def invalid(item: Mapping[str, Any]) -> str | None:
-    """What STAC's own schema says against an item, which pystac carries with it; extensions need a network."""
+def validation_error(item: Mapping[str, Any]) -> str | None:
+    """Check an item against STAC's core schema, which pystac brings along; those of extensions need a network."""
     import pystac
     from pystac.validation.stac_validator import JsonSchemaSTACValidator
 
@@ -137,11 +138,11 @@ def _outputs(card: Card, task: Any) -> list[Any]:
     classes = [
         Classification.create(
             value=label,
-            name=_slug(each, label),
-            description=each.name,
-            color_hint=each.colour[1:].upper(),
+            name=_slug(map_class, label),
+            description=map_class.name,
+            color_hint=map_class.colour[1:].upper(),
         )
-        for label, each in enumerate(card.classes)
+        for label, map_class in enumerate(card.classes)
     ]
     return [
         ModelOutput.create(
@@ -153,24 +154,25 @@ def _outputs(card: Card, task: Any) -> list[Any]:
     ]
 
 
-def _slug(each: MapClass, label: int) -> str:
-    """A class's name in the letters that the classification extension allows, made distinct by its label."""
-    return f"{re.sub(r'[^0-9A-Za-z_-]+', '-', each.name).strip('-') or 'class'}-{label}"
+def _slug(map_class: MapClass, label: int) -> str:
+    """Spell a class in the letters that the classification extension allows, made distinct by its label."""
+    return f"{re.sub(r'[^0-9A-Za-z_-]+', '-', map_class.name).strip('-') or 'class'}-{label}"
 
 
 def _properties(card: Card) -> dict[str, Any]:
     licence = card.origin.licence
-    found: dict[str, Any] = {
-        "description": f"{card.name}: unsupervised land-cover classes from {', '.join(card.bands)}.",
+    kind = "land-cover classes" if card.origin.labels else "unsupervised land-cover classes"
+    properties: dict[str, Any] = {
+        "description": f"{card.name}: {kind} from {', '.join(card.bands)}.",
         "license": licence if re.fullmatch(r"[\w.+-]+", licence) else "other",
     }
     if card.gsd is not None:
-        found["gsd"] = card.gsd
-    return found
+        properties["gsd"] = card.gsd
+    return properties
 
 
 def _hyperparameters(card: Card) -> dict[str, Any]:
-    """What a runtime of another maker needs to know of the card to serve the model rightly."""
+    """What another runtime needs from the card to serve the model correctly."""
     return {
         "halo": card.halo,
         "stride": card.stride,
@@ -178,10 +180,13 @@ def _hyperparameters(card: Card) -> dict[str, Any]:
         "precision": card.precision,
         "offset": list(card.offset),
         "scale": list(card.scale),
+        "rescale": card.rescale,
+        "values": card.values,
         "run": card.origin.run,
         "subhead": card.origin.subhead,
         "chosen_by": card.origin.chosen_by,
         "loss": card.origin.loss,
+        "labels": card.origin.labels,
         "parity": dict(card.parity),
     }
 
@@ -189,23 +194,23 @@ def _hyperparameters(card: Card) -> dict[str, Any]:
 Bounds = tuple[float, float, float, float]
 
 
-def _bounds(subject: Subject) -> Bounds | None:
-    """Where on Earth the scenes lie that the run was trained on, in longitude and latitude, if that is known."""
+def _bounds(head: TrainedHead) -> Bounds | None:
+    """Longitudes and latitudes that the training scenes cover; None if no scene tells its place."""
     from rasterio.transform import array_bounds
     from rasterio.warp import transform_bounds
 
-    found = []
-    for scene in subject.config.data.scenes:
+    boxes = []
+    for scene in head.config.data.scenes:
         try:
             grid = describe(scene).grid
         except IICError:
             continue
         if grid.crs is not None:
             box = array_bounds(grid.height, grid.width, grid.transform)
-            found.append(transform_bounds(grid.crs, "EPSG:4326", *box))
-    if not found:
+            boxes.append(transform_bounds(grid.crs, "EPSG:4326", *box))
+    if not boxes:
         return None
-    west, south, east, north = zip(*found, strict=True)
+    west, south, east, north = zip(*boxes, strict=True)
     return min(west), min(south), max(east), max(north)
 
 

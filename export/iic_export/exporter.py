@@ -1,0 +1,399 @@
+"""From a run folder to a model file: the one function behind `iic-export`."""
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import onnx
+from numpy.typing import NDArray
+from torch import Tensor
+
+from iic_export.graph import with_outputs
+from iic_export.head import TrainedHead, Weights, find_run, load_head, sample_images
+from iic_export.naming import NamedClusters, Naming, name_clusters
+from iic_export.precision import float_graph, quantise
+from iic_export.proof import (
+    Parity,
+    Predict,
+    compare,
+    label_agreement,
+    onnx_model,
+    prove_file,
+    trained_model,
+)
+from iic_export.stac import check_stac, write_stac
+from iic_export.tensorrt import EngineOptions, find_tensorrt, write_engine
+from iic_geotools.classmap.classes import MAX_CLASSES, MapClass, distinct_colours
+from iic_geotools.errors import MissingPackageError, UsageError
+from iic_geotools.files import check_name, write_atomically
+from iic_runtime.engine.base import Engine
+from iic_runtime.model.card import Card, FeatureGroup, Origin, Precision
+from iic_runtime.model.file import ENGINE_SUFFIX
+from iic_runtime.model.head import FEATURES, PROBABILITIES
+from iic_train.finetune.figures import held_out_figures
+
+Format = Literal["onnx", "tensorrt"]
+PathLike = str | os.PathLike[str]
+RECORDED_PACKAGES = ("iic-edge", "torch", "onnx", "onnxscript", "onnxruntime", "numpy")
+"""Packages whose versions the card records."""
+TIMED_RUNS = 3
+LEFT_OUT = "places left out in turn"
+"""Where a run that learnt from labels measures how good it is."""
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A model file that was written.
+
+    Attributes:
+        path: The file.
+        card: Its card.
+        parity: How it compares with the trained network.
+    """
+
+    path: Path
+    card: Card
+    parity: Parity
+
+    def sentence(self) -> str:
+        """The export in one line."""
+        data = "its own data" if self.parity.own_data else "noise"
+        return (
+            f"{self.path}: {len(self.card.classes)} classes from {', '.join(self.card.bands)}, {self.card.precision}; "
+            f"{self.parity.agreement:.3%} of {self.parity.labels} labels on {data} equal the trained network's"
+        )
+
+
+def export(
+    run: PathLike | None = None,
+    out: PathLike = "model.onnx",
+    *,
+    sub_head: int | None = None,
+    checkpoint: Weights = "best",
+    precision: Precision = "fp32",
+    min_agreement: float | None = None,
+    probabilities: bool = False,
+    format: Format = "onnx",
+    engine: EngineOptions | None = None,
+    naming: Naming | None = None,
+    name: str | None = None,
+    attribution: str = "",
+    licence: str = "",
+    gsd_range: tuple[float, float] | None = None,
+    stac: PathLike | None = None,
+    runs: PathLike = "runs",
+    overwrite: bool = False,
+) -> Exported:
+    """Write a trained run as one model file, proven equal to the trained network.
+
+    The file is written only after the exported graph was run: in tiles it must equal itself run whole, bit for bit,
+    and on images of the run's own data it must give the trained network's probabilities and labels.
+
+    Args:
+        run: A run folder, or its name under `runs`; by default the newest one.
+        out: The model file, `.onnx`, or `.engine` for TensorRT.
+        sub_head: Number of the sub-head of head B; by default the one with the lowest IIC loss.
+        checkpoint: Take the weights of the `best` or of the `last` epoch, or those of a clustering run that was
+            `finetuned` with the labels of its data set.
+        precision: Precision of the graph's arithmetic: "fp32", "fp16", or "int8", calibrated on the run's images.
+        min_agreement: Share of labels that must equal the trained network's; by default 0.9999 in fp32, else 0.99.
+        probabilities: Give the model a third output, the probability of each class.
+        format: "onnx", or "tensorrt" for an engine that runs on this machine's GPU, with its card in a second file.
+        engine: What a TensorRT engine is built for.
+        naming: Labels that turn clusters into named classes.
+        name: Name of the model; by default that of the run.
+        attribution: Whose data the run was trained on; by default the names of its scenes or of its data set.
+        licence: Licence of that data.
+        gsd_range: Smallest and largest ground sample distance in metres that the model is meant for; by default the
+            range it was trained at, if there was one.
+        stac: Also write the card as a STAC item to this `.json` file.
+        runs: Folder of the run folders.
+        overwrite: Replace a model file that exists.
+
+    Raises:
+        IICError: Something is wrong; the message says what, and what to do. No file was written.
+    """
+    out = Path(out)
+    tensorrt = format == "tensorrt"
+    check_packages()
+    check_output(out, ENGINE_SUFFIX if tensorrt else ".onnx", overwrite)
+    check_precision(precision, min_agreement)
+    if stac is not None:
+        check_output(Path(stac), ".json", overwrite)
+        check_stac()
+    if tensorrt:
+        find_tensorrt()
+    head = load_head(find_run(run, runs), sub_head, checkpoint)
+    if tensorrt and not head.config.dense:
+        raise UsageError("TensorRT engines are built for segmentation only; export this run as .onnx.")
+    if naming is not None and head.classes:
+        raise UsageError("A fine-tuned network has classes already: leave out the labels that name clusters.")
+    named = None if naming is None else name_clusters(head, naming)
+    merge = None if named is None else named.merge
+    card = draft_card(head, name or head.run.id, attribution, licence, named)
+    graph = build_graph(head, precision, merge, min_agreement, symmetric=tensorrt)
+    outputs = ["labels", "confidence"]
+    if (probabilities or not head.config.dense) and not tensorrt:
+        outputs.append(PROBABILITIES)
+    if head.config.dense and not tensorrt:
+        outputs.append(FEATURES)
+    model = with_outputs(graph.model, outputs)
+    card = replace(
+        card,
+        gsd_range=gsd_range or _trained_gsd_range(head),
+        precision=precision,
+        parity=graph.figures(),
+    )
+    content, card = prove_file(model.SerializeToString(), card)
+    if tensorrt:
+        prove = _engine_proof(head, merge, card, min_agreement)
+        card = write_engine(model, card, out, engine or EngineOptions(), prove)
+    else:
+        write_atomically(out, content)
+    if stac is not None:
+        write_stac(Path(stac), out, card, head)
+    return Exported(out, card, graph.parity)
+
+
+@dataclass(frozen=True)
+class ProvenGraph:
+    """A graph with all outputs, and how it compares with the trained network.
+
+    Attributes:
+        model: The graph.
+        parity: The comparison with the trained network.
+        against_fp32: Figures of the comparison with the same graph in fp32; empty for fp32 itself.
+    """
+
+    model: onnx.ModelProto
+    parity: Parity
+    against_fp32: Mapping[str, float] = field(default_factory=dict)
+
+    def figures(self) -> dict[str, float]:
+        """All figures as the card records them."""
+        return {**self.parity.figures(), **self.against_fp32}
+
+
+def build_graph(
+    head: TrainedHead,
+    precision: Precision = "fp32",
+    merge: Tensor | None = None,
+    min_agreement: float | None = None,
+    *,
+    symmetric: bool = False,
+) -> ProvenGraph:
+    """Trace a head in the precision asked for, and prove the graph.
+
+    Args:
+        head: The head to export.
+        precision: Precision of trunk and head.
+        merge: `[classes, clusters]` of 0 and 1, if clusters are merged into classes.
+        min_agreement: Share of labels that must equal the trained network's.
+        symmetric: Quantise to int8 as TensorRT requires.
+
+    Raises:
+        ModelError: The graph does not say what the trained network says.
+    """
+    images, own_data = sample_images(head)
+    proof_images = images
+    size = images[0].shape[-2:]
+    fp32 = model = float_graph(head, size, merge)
+    if precision == "fp16":
+        model = float_graph(head, size, merge, half=True)
+    elif precision == "int8":
+        # The images that calibrate must not be those that prove.
+        calibration_images, proof_images = (
+            (images[::2], images[1::2]) if len(images) > 1 else (images, images)
+        )
+        model = quantise(fp32, calibration_images, symmetric=symmetric)
+    predict = onnx_model(model.SerializeToString())
+    parity = compare(trained_model(head, merge), predict, proof_images, own_data)
+    parity.check(precision, min_agreement)
+    if precision == "fp32":
+        return ProvenGraph(model, parity)
+    predict_fp32 = onnx_model(fp32.SerializeToString())
+    agreement = compare(predict_fp32, predict, proof_images, own_data).agreement
+    speed = _cpu_seconds(predict_fp32, proof_images) / _cpu_seconds(predict, proof_images)
+    return ProvenGraph(
+        model, parity, {"agreement_with_fp32": agreement, "cpu_speed_against_fp32": round(speed, 3)}
+    )
+
+
+def _cpu_seconds(predict: Predict, images: Sequence[NDArray[Any]]) -> float:
+    """CPU seconds for all images, the least of a few runs, so that other work on the machine does not count."""
+    durations = []
+    for _ in range(TIMED_RUNS):
+        start = time.process_time()
+        for image in images:
+            predict(image)
+        durations.append(time.process_time() - start)
+    return min(durations)
+
+
+def _engine_proof(
+    head: TrainedHead, merge: Tensor | None, card: Card, min_agreement: float | None
+) -> Callable[[Engine], Card]:
+    """Make the function that compares an engine on its GPU with the trained network."""
+
+    def prove(engine: Engine) -> Card:
+        images, own_data = sample_images(head)
+        agreement = label_agreement(trained_model(head, merge), engine, images)
+        Parity(0.0, agreement, len(images), own_data).check(card.precision, min_agreement)
+        return replace(card, parity={**card.parity, "engine_label_agreement": agreement})
+
+    return prove
+
+
+def check_packages() -> None:
+    """Refuse to start without the packages that are imported late.
+
+    Raises:
+        MissingPackageError: One is not installed.
+    """
+    try:
+        for package in ("onnxruntime", "onnxscript"):
+            import_module(package)
+    except ImportError as error:
+        raise MissingPackageError.for_extra(error.name or "", "cpu,train") from error
+
+
+def check_output(out: Path, suffix: str, overwrite: bool) -> None:
+    """Refuse before any work what could not be written after it.
+
+    Raises:
+        UsageError: The file has another suffix, its folder does not exist, or it exists already.
+    """
+    check_name(out)
+    if out.suffix.lower() != suffix:
+        raise UsageError(f"{out} must end in {suffix}.")
+    if not out.parent.is_dir():
+        raise UsageError(f"There is no folder {out.parent} to write {out.name} to; create it first.")
+    if out.exists() and not overwrite:
+        raise UsageError(f"{out} exists; give another name, or `overwrite`.")
+
+
+def check_precision(precision: Precision, min_agreement: float | None) -> None:
+    """Refuse an unknown precision, and an agreement that is not a share.
+
+    Raises:
+        UsageError: One of them is wrong.
+    """
+    if precision not in get_args(Precision):
+        raise UsageError(f"`precision` must be one of {', '.join(get_args(Precision))}, not {precision}.")
+    if min_agreement is not None and not 0 <= min_agreement <= 1:
+        raise UsageError(f"`min_agreement` must be between 0 and 1, not {min_agreement}.")
+
+
+def draft_card(
+    head: TrainedHead,
+    name: str,
+    attribution: str = "",
+    licence: str = "",
+    named: NamedClusters | None = None,
+) -> Card:
+    """Write the card of a head, except for what only the finished graph can tell."""
+    network, config = head.network, head.network.config
+    dense = head.config.dense
+    origin = Origin(
+        run=head.run.id,
+        subhead=head.sub_head,
+        chosen_by=head.chosen_by,
+        loss=head.loss,
+        data=attribution or str(head.run.data.get("attribution", "")) or _data_name(head),
+        licence=licence or str(head.run.data.get("licence", "")),
+        labels=_labels_seen(head),
+    )
+    return Card(
+        name=name,
+        task="segmentation" if dense else "clustering",
+        bands=config.channels,
+        classes=_classes(head) if named is None else named.classes,
+        halo=network.halo if dense else 0,
+        stride=network.stride if dense else 1,
+        memory_per_pixel=1,
+        dtype=head.dtype,
+        offset=config.offset,
+        scale=config.scale,
+        rescale="auto" if head.config.data.rescale == "auto" else None,
+        values="reflectance" if head.config.data.rescale == "reflectance" else None,
+        gsd=head.run.data.get("gsd"),
+        features=tuple(FeatureGroup(*group) for group in getattr(network.trunk, "feature_groups", ())),
+        origin=origin,
+        accuracy=_held_out_accuracy(head),
+        reliability=_reliability(head),
+        packages=package_versions(),
+    )
+
+
+def _classes(head: TrainedHead) -> tuple[MapClass, ...]:
+    """The classes that a run has learnt from labels, or its clusters."""
+    if head.classes:
+        return tuple(map(MapClass, head.classes, distinct_colours(len(head.classes))))
+    learnt = head.config.finetune
+    if learnt is None:
+        return unnamed_classes(head.network.config.clusters_b)
+    return tuple(map(MapClass, learnt.classes, learnt.colours or distinct_colours(len(learnt.classes))))
+
+
+def _labels_seen(head: TrainedHead) -> str:
+    if head.classes:
+        return f"the training part of {head.config.data.name}"
+    learnt = head.config.finetune
+    if learnt is None:
+        return ""
+    files = [Path(label).name for source in learnt.sources for label in source.labels]
+    named = ", ".join(files[:3]) + (f" and {len(files) - 3} more files" if len(files) > 3 else "")
+    return f"{named or 'rules'} ({', '.join(dict.fromkeys(source.name for source in learnt.sources))})"
+
+
+def _held_out_accuracy(head: TrainedHead) -> dict[str, dict[str, float]]:
+    """What the run measured on places that it left out in turn; nothing if it measured nothing."""
+    figures = held_out_figures(head.run)
+    if figures is None:
+        return {}
+    return {LEFT_OUT: {name: round(figures[name], 4) for name in ("accuracy", "mean_iou")}}
+
+
+def _reliability(head: TrainedHead) -> dict[str, float | str]:
+    figures = held_out_figures(head.run)
+    return {} if figures is None else {"ece": round(figures["calibration_error"], 4), "measured_on": LEFT_OUT}
+
+
+def unnamed_classes(count: int) -> tuple[MapClass, ...]:
+    """Classes for clusters that nobody has named.
+
+    Raises:
+        UsageError: There are more clusters than a map can hold.
+    """
+    if count > MAX_CLASSES:
+        raise UsageError(
+            f"The run has {count} clusters, but a map holds at most {MAX_CLASSES}; train with fewer, or name them "
+            "with `labels`."
+        )
+    return tuple(MapClass(f"cluster {label}", colour) for label, colour in enumerate(distinct_colours(count)))
+
+
+def package_versions() -> dict[str, str]:
+    """Versions of the packages that a model is made with."""
+    versions = {}
+    for package in RECORDED_PACKAGES:
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return versions
+
+
+def _trained_gsd_range(head: TrainedHead) -> tuple[float, float] | None:
+    gsd_range = head.run.data.get("gsd_range")
+    return None if gsd_range is None else (gsd_range[0], gsd_range[1])
+
+
+def _data_name(head: TrainedHead) -> str:
+    data = head.config.data
+    return ", ".join(Path(scene).name for scene in data.scenes) if data.scenes else data.name

@@ -1,0 +1,220 @@
+"""The proof that a model file says what the trained network says, in any tiling, and its measured memory.
+
+    python -m iic_export.proof MODEL
+
+prints by how many bytes per pixel the peak memory grows when a model runs on a larger image. `memory_per_pixel`
+starts that process; it must not hold torch, whose memory would hide the model's, so torch is imported lazily here.
+"""
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from iic_geotools.errors import ModelError
+from iic_runtime.engine.base import Engine, open_engine
+from iic_runtime.engine.machine import peak_memory
+from iic_runtime.model.card import Card, Precision
+from iic_runtime.model.file import ModelFile, put_card
+from iic_runtime.model.validate import validate_model
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from iic_export.head import TrainedHead
+
+MAX_DIFFERENCE = 1e-4
+"""Largest difference in a probability that float32 may make."""
+MIN_AGREEMENT: dict[Precision, float] = {"fp32": 0.9999, "fp16": 0.99, "int8": 0.99}
+"""Share of labels that must equal those of the trained network."""
+SMALL_SIDE, LARGE_SIDE = 32, 512
+"""Sides of the two images whose peak memory is compared."""
+MEMORY_STEP = 16
+"""Bytes per pixel are rounded up to a multiple of this."""
+
+Floats = NDArray[np.float32]
+Predict = Callable[[NDArray[Any]], Floats]
+"""A model as a function: an image `[bands, H, W]` to probabilities `[k, H, W]`, or `[k]` for clustering."""
+
+
+@dataclass(frozen=True)
+class Parity:
+    """How a model compares with the trained network.
+
+    Attributes:
+        difference: Largest difference in a probability.
+        agreement: Share of equal labels.
+        labels: Number of labels compared.
+        own_data: Whether the images were the run's own data.
+    """
+
+    difference: float
+    agreement: float
+    labels: int
+    own_data: bool
+
+    def figures(self) -> dict[str, float]:
+        """The figures as the card records them."""
+        return {
+            "largest_probability_difference": self.difference,
+            "label_agreement": self.agreement,
+            "labels_compared": float(self.labels),
+            "own_data": float(self.own_data),
+        }
+
+    def check(self, precision: Precision, min_agreement: float | None = None) -> None:
+        """Refuse a model that does not say what the trained network says.
+
+        Raises:
+            ModelError: The labels, or in fp32 the probabilities, differ too much.
+        """
+        floor = MIN_AGREEMENT[precision] if min_agreement is None else min_agreement
+        if self.agreement < floor:
+            raise ModelError(
+                f"Only {self.agreement:.3%} of the labels of the {precision} model equal those of the trained "
+                f"network, less than {floor:.2%}, so nothing was written; use a higher `precision` or a lower "
+                "`min_agreement`."
+            )
+        if precision == "fp32" and not self.difference <= MAX_DIFFERENCE:
+            raise ModelError(
+                f"The probabilities of the exported model differ by up to {self.difference:.2g} from those of the "
+                f"trained network, more than {MAX_DIFFERENCE:g}, so nothing was written; report this with your "
+                "versions of torch and onnxruntime."
+            )
+
+
+def compare(reference: Predict, model: Predict, images: Sequence[NDArray[Any]], own_data: bool) -> Parity:
+    """Compare the probabilities of two models over images.
+
+    Raises:
+        ModelError: The second model gives another shape, or values that are not finite.
+    """
+    difference, equal, labels = 0.0, 0, 0
+    for image in images:
+        expected, actual = reference(image), model(image)
+        if expected.shape != actual.shape or not np.isfinite(actual).all():
+            raise ModelError(
+                f"The exported model gives {actual.shape} where the trained one gives {expected.shape}, or values "
+                "that are not finite, so nothing was written; report this with your version of torch."
+            )
+        difference = max(difference, float(np.abs(expected - actual).max()))
+        same = expected.argmax(0) == actual.argmax(0)
+        equal += int(same.sum())
+        labels += same.size
+    return Parity(difference, equal / labels, labels, own_data)
+
+
+def label_agreement(reference: Predict, engine: Engine, images: Sequence[NDArray[Any]]) -> float:
+    """Share of an engine's labels that are the most probable ones of the reference."""
+    same = [reference(image).argmax(0) == engine.run(image[None], False)[0][0] for image in images]
+    return float(np.mean(np.concatenate([equal.ravel() for equal in same])))
+
+
+def trained_model(head: "TrainedHead", merge: "Tensor | None" = None) -> Predict:
+    """The trained network itself, not prepared for export in any way."""
+    import torch
+
+    from iic_train.views.pairs import central_views
+    from iic_train.views.settings import ImagePairs
+
+    network, pairs = head.network, head.config.pairs
+
+    @torch.inference_mode()
+    def predict(image: NDArray[Any]) -> Floats:
+        scaled = network.scale(torch.from_numpy(np.ascontiguousarray(image))[None])
+        if isinstance(pairs, ImagePairs):
+            scaled = central_views(pairs, scaled)
+        probabilities = network.classify(scaled)[0, 0]
+        return (probabilities if merge is None else torch.tensordot(merge, probabilities, 1)).numpy()
+
+    return predict
+
+
+def onnx_model(content: bytes) -> Predict:
+    """An ONNX model with the output `probabilities`, on the CPU with as many threads as torch uses."""
+    import onnxruntime
+    import torch
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+
+    def predict(image: NDArray[Any]) -> Floats:
+        probabilities: Floats = session.run(["probabilities"], {"image": image[None]})[0][0]
+        return probabilities
+
+    return predict
+
+
+def prove_file(content: bytes, card: Card) -> tuple[bytes, Card]:
+    """Run a finished graph: measure its memory and check every promise of its card, exact tiling included.
+
+    Args:
+        content: The serialised graph.
+        card: Its card, complete but for `memory_per_pixel`.
+
+    Returns:
+        The graph with its card as the bytes of one file, and the completed card.
+
+    Raises:
+        ModelError: The graph breaks a promise, so its tiles would not equal the whole image.
+    """
+    with tempfile.TemporaryDirectory(prefix="iic-export-") as folder:
+        path = Path(folder) / "model.onnx"
+        content = put_card(content, card)
+        path.write_bytes(content)
+        if card.task == "segmentation":
+            card = replace(card, memory_per_pixel=memory_per_pixel(path))
+            content = put_card(content, card)
+            path.write_bytes(content)
+        check_promises(path)
+    return content, card
+
+
+def check_promises(path: Path) -> None:
+    """Check a model file against its card by running it.
+
+    Raises:
+        ModelError: It breaks a promise of its card.
+    """
+    broken = [check for check in validate_model(path) if not check.kept]
+    if broken:
+        failures = "; ".join(f"not so: {check.promise} ({check.detail})" for check in broken)
+        raise ModelError(
+            f"The exported model does not keep what its card says, so nothing was written: {failures}."
+        )
+
+
+def memory_per_pixel(model: Path) -> int:
+    """Bytes per pixel by which the peak memory grows with the size of the image, measured in a new process.
+
+    Raises:
+        ModelError: The model cannot be run.
+    """
+    command = [sys.executable, "-m", "iic_export.proof", str(model)]
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    if process.returncode:
+        reason = (process.stderr.strip().splitlines() or ["killed"])[-1]
+        raise ModelError(f"The model cannot be run to measure its memory ({reason}).")
+    return max(MEMORY_STEP, -(-int(process.stdout) // MEMORY_STEP) * MEMORY_STEP)
+
+
+def _print_memory_per_pixel(path: str) -> None:
+    model = ModelFile.read(path)
+    engine = open_engine(model, "cpu")
+    peaks = []
+    for side in (SMALL_SIDE, LARGE_SIDE):
+        engine.run(np.zeros((1, len(model.card.bands), side, side), model.card.dtype), True)
+        peaks.append(peak_memory())
+    sys.stdout.write(str((peaks[1] - peaks[0]) // (LARGE_SIDE**2 - SMALL_SIDE**2)))
+
+
+if __name__ == "__main__":
+    _print_memory_per_pixel(*sys.argv[1:])
