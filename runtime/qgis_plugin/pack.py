@@ -1,4 +1,4 @@
-"""Pack the QGIS plugin as the zip that QGIS installs: `python runtime/qgis_plugin/pack.py [OUT.zip]`."""
+"""Pack the QGIS plugin into the zip file that QGIS installs: `python runtime/qgis_plugin/pack.py [OUT.zip]`."""
 
 import re
 import sys
@@ -11,16 +11,16 @@ PLUGIN = HERE / "iic_segment"
 
 
 def version() -> str:
-    """The version of iic-edge, which is the plugin's too."""
+    """Return the version of iic-edge, which is that of the plugin, too."""
     text = (ROOT / "geotools/iic_geotools/__init__.py").read_text()
-    found = re.search(r'__version__ = "([^"]+)"', text)
-    if found is None:
-        raise SystemExit("iic_geotools/__init__.py names no version.")
-    return found[1]
+    match = re.search(r'__version__ = "([^"]+)"', text)
+    if match is None:
+        raise SystemExit("iic_geotools/__init__.py does not state the version.")
+    return match[1]
 
 
 def pack(out: Path) -> Path:
-    """Write the zip."""
+    """Write the zip file and return its path."""
     out.parent.mkdir(parents=True, exist_ok=True)
     with ZipFile(out, "w", ZIP_DEFLATED) as archive:
         for file in sorted(PLUGIN.iterdir()):
@@ -33,5 +33,5 @@ def pack(out: Path) -> Path:
 
 
 if __name__ == "__main__":
-    made = pack(Path(sys.argv[1] if len(sys.argv) > 1 else ROOT / "dist" / "iic-segment-qgis.zip"))
-    sys.stdout.write(f"{made}\n")
+    file = pack(Path(sys.argv[1] if len(sys.argv) > 1 else ROOT / "dist" / "iic-segment-qgis.zip"))
+    sys.stdout.write(f"{file}\n")

@@ -1,4 +1,4 @@
-"""A QGIS plugin: land cover maps with iic-segment-raster, as a Processing algorithm."""
+"""A QGIS plugin that runs the commands of iic-edge as Processing algorithms."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def classFactory(iface: Any) -> Any:  # noqa: N802  (QGIS calls it by this name)
-    """What QGIS calls to make the plugin."""
+    """Make the plugin; QGIS calls this function."""
     from .provider import Plugin
 
     return Plugin()

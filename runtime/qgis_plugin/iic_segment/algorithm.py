@@ -1,105 +1,100 @@
-"""The algorithm "Segment raster"."""
+"""What all algorithms of this plugin share: each runs commands of iic-edge, and styles what they have written."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
 
 from processing.core.ProcessingConfig import ProcessingConfig
-from qgis.core import (
-    QgsProcessing,
-    QgsProcessingAlgorithm,
-    QgsProcessingException,
-    QgsProcessingParameterFile,
-    QgsProcessingParameterRasterDestination,
-    QgsProcessingParameterRasterLayer,
-    QgsProcessingParameterString,
-    QgsProcessingParameterVectorDestination,
-)
+from qgis.core import QgsProcessingAlgorithm, QgsProcessingException
 
-from .command import CommandError, arguments, find_command, run
-from .style import style_polygons
+from .command import CommandError, find_command, run
+from .parameters import Values
 
 SETTING = "IIC_COMMAND"
 
 
-class SegmentRaster(QgsProcessingAlgorithm):
-    """Land cover of a raster layer, by one model."""
+class Step(NamedTuple):
+    """A command to run.
 
-    def createInstance(self) -> SegmentRaster:  # noqa: N802
-        """A fresh one for each run."""
-        return SegmentRaster()
+    Attributes:
+        command: Its name.
+        arguments: Its arguments.
+        shares: From which to which percent each stage of the command goes; a stage that is not listed goes from 0
+            to 100.
+    """
+
+    command: str
+    arguments: list[str]
+    shares: dict[str, tuple[float, float]]
+
+
+class CommandAlgorithm(QgsProcessingAlgorithm):
+    """An algorithm that runs commands one after the other.
+
+    Subclasses say what it is called, what it asks for, which commands it runs, and how their outputs look.
+
+    Attributes:
+        NAME: The identifier, as in iic:segmentraster.
+        TITLE: The name that users see.
+        HELP: The text beside the dialog.
+    """
+
+    NAME = TITLE = HELP = ""
+
+    def inputs(self) -> tuple[Any, ...]:
+        """Return the parameters, with the outputs last."""
+        raise NotImplementedError
+
+    def steps(self, values: Values) -> Iterator[Step]:
+        """Yield the commands to run."""
+        raise NotImplementedError
+
+    def style(self, values: Values) -> None:
+        """Give outputs a style, where the commands have not done so."""
+
+    def createInstance(self) -> CommandAlgorithm:  # noqa: N802
+        """Return a new instance; QGIS makes one per run."""
+        return type(self)()
 
     def name(self) -> str:
-        """The name in iic:segmentraster."""
-        return "segmentraster"
+        """Return the identifier."""
+        return self.NAME
 
     def displayName(self) -> str:  # noqa: N802
-        """What people see."""
-        return "Segment raster"
+        """Return the name that users see."""
+        return self.TITLE
 
     def shortHelpString(self) -> str:  # noqa: N802
-        """The text beside the dialog."""
-        return (
-            "Maps the land cover of an image with a model that was trained without labels. The map has the image's "
-            "grid and CRS, and the model's class names and colours.\n\n"
-            "Model: an .onnx file made by iic-export, or the name of a bundled model, e.g. aerial; empty for the "
-            "bundled one that is made for the image's ground resolution.\n"
-            "Bands: which bands of the image are the model's, in its order, by number or name, e.g. 4,1,2. Empty: by "
-            "their names.\n"
-            "Rescale: MIN,MAX or auto, for images whose values are not those the model was trained on, e.g. 16 bit; "
-            "off takes values as they are. Empty: as the model says.\n\n"
-            "A run that was cancelled goes on where it was when it is started again with the same output file."
-        )
+        """Return the text beside the dialog."""
+        return self.HELP
 
     def initAlgorithm(self, configuration: dict[str, Any] | None = None) -> None:  # noqa: N802
-        """Declare what is asked for."""
-        confidence = QgsProcessingParameterRasterDestination(
-            "CONFIDENCE", "Confidence", optional=True, createByDefault=False
-        )
-        polygons = QgsProcessingParameterVectorDestination(
-            "POLYGONS", "Polygons", QgsProcessing.TypeVectorPolygon, optional=True, createByDefault=False
-        )
-        for parameter in (
-            QgsProcessingParameterRasterLayer("INPUT", "Image"),
-            QgsProcessingParameterFile(
-                "MODEL", "Model", optional=True, fileFilter="Models (*.onnx *.engine);;All files (*)"
-            ),
-            QgsProcessingParameterString("BANDS", "Bands", optional=True),
-            QgsProcessingParameterString("RESCALE", "Rescale", optional=True),
-            QgsProcessingParameterRasterDestination("OUTPUT", "Land cover"),
-            confidence,
-            polygons,
-        ):
+        """Declare the parameters."""
+        for parameter in self.inputs():
             self.addParameter(parameter)
 
     def processAlgorithm(  # noqa: N802
         self, parameters: dict[str, Any], context: Any, feedback: Any
     ) -> dict[str, str]:
-        """Run the command and style what it made."""
-        layer = self.parameterAsRasterLayer(parameters, "INPUT", context)
-        if layer is None or layer.providerType() != "gdal":
-            raise QgsProcessingException("The image must be a raster file; save the layer as GeoTIFF first.")
-        outputs = {
-            name: self.parameterAsOutputLayer(parameters, name, context)
-            for name in ("OUTPUT", "CONFIDENCE", "POLYGONS")
-            if parameters.get(name)
-        }
-        options = arguments(
-            layer.source(),
-            outputs["OUTPUT"],
-            model=self.parameterAsFile(parameters, "MODEL", context),
-            bands=self.parameterAsString(parameters, "BANDS", context),
-            rescale=self.parameterAsString(parameters, "RESCALE", context),
-            confidence=outputs.get("CONFIDENCE", ""),
-            polygons=outputs.get("POLYGONS", ""),
-        )
-        try:
-            command = [find_command(ProcessingConfig.getSetting(SETTING) or ""), *options]
-            feedback.pushCommandInfo(" ".join(command))
-            if not run(command, feedback.setProgress, feedback.pushInfo, feedback.isCanceled):
-                return {}
-        except CommandError as error:
-            raise QgsProcessingException(str(error)) from error
-        if "POLYGONS" in outputs:
-            style_polygons(outputs["POLYGONS"], outputs["OUTPUT"])
-        return outputs
+        """Run the commands, and style what they have written; return nothing if the user has cancelled them."""
+        with TemporaryDirectory(prefix="iic-") as folder:
+            values = Values(self, parameters, context, Path(folder))
+            for step in self.steps(values):
+                if not _run_step(step, feedback):
+                    return {}
+        self.style(values)
+        return values.outputs
+
+
+def _run_step(step: Step, feedback: Any) -> bool:
+    """Run a command and show what it says; False if the user has cancelled it."""
+    try:
+        path = find_command(ProcessingConfig.getSetting(SETTING) or "", step.command)
+        command = [path, *step.arguments]
+        feedback.pushCommandInfo(" ".join(command))
+        return run(command, feedback.setProgress, feedback.pushInfo, feedback.isCanceled, step.shares)
+    except CommandError as error:
+        raise QgsProcessingException(str(error)) from error

@@ -1,4 +1,4 @@
-"""Running iic-segment-raster in its own Python, from QGIS's. Knows nothing of QGIS."""
+"""Runs the commands of iic-edge in their own Python. This module does not import QGIS."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-NAME = "iic-segment-raster"
-# What QGIS sets for its own Python and libraries, and what would lead another Python astray.
+SEGMENT, MODEL, MAP = "iic-segment-raster", "iic-model", "iic-map"
+# QGIS sets these variables for its own Python and libraries; they would mislead another Python.
 FOREIGN = (
     "PYTHONPATH",
     "PYTHONHOME",
@@ -27,28 +27,52 @@ FOREIGN = (
 )
 POLL_SECONDS = 0.2
 SHARES = {"segment": (0.0, 90.0), "regrid": (90.0, 95.0), "write": (95.0, 100.0)}
+NAMING_SHARES = {"look": (0.0, 60.0), "suggest": (60.0, 100.0)}
+CHANGE_SHARES = {"compare": (0.0, 50.0), "write": (50.0, 100.0)}
 
 
 class CommandError(Exception):
     """The command is missing or failed; the message is for the user."""
 
 
-def find_command(setting: str) -> str:
-    """The command that was set, or the one on the PATH."""
-    found = shutil.which(setting.strip() or NAME)
-    if found is None:
-        wanted = setting.strip() or NAME
+def find_command(setting: str, name: str = SEGMENT) -> str:
+    """Return the path of a command: beside the one in the settings, or else on the PATH.
+
+    Args:
+        setting: The path of iic-segment-raster in the settings, or nothing.
+        name: The command.
+
+    Raises:
+        CommandError: There is no such command.
+    """
+    given = Path(setting.strip())
+    file = (
+        str(given if name == SEGMENT else given.with_name(name + given.suffix)) if setting.strip() else name
+    )
+    path = shutil.which(file)
+    if path is None:
         raise CommandError(
-            f"There is no command {wanted}: install it into a Python environment (pip install 'iic-edge[cpu]') and "
-            "give its path in Settings > Options > Processing > Providers > IIC."
+            f"There is no command {file}: install iic-edge into a Python environment and give the path of its command "
+            f"{SEGMENT} in Settings > Options > Processing > Providers > IIC."
         )
-    return found
+    return path
 
 
-def arguments(scene: str, out: str, **options: str) -> list[str]:
-    """The command's arguments; options without a value are left out."""
-    named = [f"--{key.replace('_', '-')}={value}" for key, value in options.items() if value]
-    return [scene, out, *named, "--overwrite", "--progress-json"]
+def arguments(*positional: str, **options: str | bool | list[str]) -> list[str]:
+    """Return the arguments of a command.
+
+    Args:
+        positional: What stands before the options.
+        options: The value of each option, several for one that may be repeated, True for one that takes none. Options
+            without a value are left out.
+    """
+    given = []
+    for key, value in options.items():
+        option = f"--{key.replace('_', '-')}"
+        for one in value if isinstance(value, list) else [value]:
+            if one:
+                given.append(option if one is True else f"{option}={one}")
+    return [*positional, *given, "--overwrite", "--progress-json"]
 
 
 def run(
@@ -56,14 +80,22 @@ def run(
     on_progress: Callable[[float], None],
     on_message: Callable[[str], None],
     cancelled: Callable[[], bool],
+    shares: dict[str, tuple[float, float]] = SHARES,
 ) -> bool:
-    """Run the command; tell of its progress in percent and of what it says, and stop it when cancelled.
+    """Run a command until it ends or the user cancels it.
+
+    Args:
+        command: The command and its arguments.
+        on_progress: Called with the progress in percent.
+        on_message: Called with the lines that the command prints on standard error.
+        cancelled: Returns whether the user has cancelled the run.
+        shares: From which to which percent each stage of the command goes.
 
     Returns:
-        Whether it came to its end; False if it was cancelled.
+        Whether the command has finished; False if the run was cancelled.
 
     Raises:
-        CommandError: it failed.
+        CommandError: The command failed.
     """
     environment = {key: value for key, value in os.environ.items() if key not in FOREIGN}
     hidden: dict[str, Any] = {"creationflags": 0x08000000} if sys.platform == "win32" else {}
@@ -82,24 +114,24 @@ def run(
         )
     except OSError as error:
         raise CommandError(f"Cannot run {command[0]} ({error.strerror}).") from error
-    said: list[str] = []
+    messages: list[str] = []
     with process:
         for stream, line in _lines(process, cancelled):
             if stream == "out":
-                on_progress(_percent(line))
+                on_progress(_percent(line, shares))
             else:
-                said.append(line)
+                messages.append(line)
                 on_message(line)
     if cancelled():
         return False
     if process.returncode != 0:
-        errors = [line for line in said if line.startswith("Error")]
-        raise CommandError((errors or said or [f"{command[0]} failed"])[-1])
+        errors = [line for line in messages if line.startswith("Error")]
+        raise CommandError((errors or messages or [f"{command[0]} failed"])[-1])
     return True
 
 
 def _lines(process: subprocess.Popen[str], cancelled: Callable[[], bool]) -> Any:
-    """Lines of both streams as they come; the process is interrupted, once, when cancelled."""
+    """Yield the lines of both streams as they come; interrupt the process once if the run is cancelled."""
     lines: queue.Queue[tuple[str, str | None]] = queue.Queue()
 
     def pump(name: str, stream: Any) -> None:
@@ -109,11 +141,11 @@ def _lines(process: subprocess.Popen[str], cancelled: Callable[[], bool]) -> Any
 
     for name, stream in (("out", process.stdout), ("err", process.stderr)):
         threading.Thread(target=pump, args=(name, stream), daemon=True).start()
-    ended, stopped = 0, False
+    ended, interrupted = 0, False
     while ended < 2:
-        if cancelled() and not stopped:
-            stopped = True
-            # On an interrupt it keeps the parts that are done, so that the next run goes on from there.
+        if cancelled() and not interrupted:
+            interrupted = True
+            # When interrupted, the command keeps its finished parts, so that the next run resumes.
             process.send_signal(signal.SIGTERM if sys.platform == "win32" else signal.SIGINT)
         try:
             name, line = lines.get(timeout=POLL_SECONDS)
@@ -125,7 +157,7 @@ def _lines(process: subprocess.Popen[str], cancelled: Callable[[], bool]) -> Any
             yield name, line
 
 
-def _percent(line: str) -> float:
-    moment = json.loads(line)
-    start, end = SHARES.get(moment["stage"], (0.0, 100.0))
-    return start + (end - start) * moment["done"] / max(moment["total"], 1)
+def _percent(line: str, shares: dict[str, tuple[float, float]]) -> float:
+    progress = json.loads(line)
+    start, end = shares.get(progress["stage"], (0.0, 100.0))
+    return start + (end - start) * progress["done"] / max(progress["total"], 1)

@@ -1,22 +1,36 @@
-"""The provider "IIC" and the setting of the command's path."""
+"""The provider "IIC", and the setting for the path of the command."""
 
 from __future__ import annotations
 
 from processing.core.ProcessingConfig import ProcessingConfig, Setting
 from qgis.core import QgsApplication, QgsProcessingProvider
 
-from .algorithm import SETTING, SegmentRaster
+from .algorithm import SETTING
+from .maps import AssessMap, ChangeMap, CleanMap, DrawSample, PolygonStatistics
+from .naming import NameClusters, SuggestPlaces
+from .segment import SegmentRaster
+
+ALGORITHMS = (
+    SegmentRaster,
+    NameClusters,
+    SuggestPlaces,
+    CleanMap,
+    DrawSample,
+    AssessMap,
+    ChangeMap,
+    PolygonStatistics,
+)
 
 
 class Provider(QgsProcessingProvider):
-    """Processing's list of our algorithms."""
+    """The provider of the algorithms of this plugin."""
 
     def id(self) -> str:
-        """What algorithms are called by: iic:..."""
+        """Return the prefix of the algorithms' identifiers."""
         return "iic"
 
     def name(self) -> str:
-        """What people see."""
+        """Return the name that users see."""
         return "IIC"
 
     def load(self) -> bool:
@@ -28,46 +42,47 @@ class Provider(QgsProcessingProvider):
         return True
 
     def unload(self) -> None:
-        """Take the setting away again."""
+        """Remove the setting."""
         ProcessingConfig.removeSetting(SETTING)
 
     def loadAlgorithms(self) -> None:  # noqa: N802
-        """Fill the list."""
-        self.addAlgorithm(SegmentRaster())
+        """Add the algorithms."""
+        for algorithm in ALGORITHMS:
+            self.addAlgorithm(algorithm())
 
     def supportedOutputRasterLayerExtensions(self) -> list[str]:  # noqa: N802
-        """Maps are GeoTIFFs."""
+        """Return the suffix of maps, which are GeoTIFF files."""
         return ["tif"]
 
     def defaultVectorFileExtension(self, hasGeometry: bool = True) -> str:  # noqa: N802
-        """Polygons go into GeoPackages unless told otherwise."""
+        """Return the default suffix of polygons."""
         return "gpkg"
 
     def supportedOutputVectorLayerExtensions(self) -> list[str]:  # noqa: N802
-        """What --polygons writes."""
+        """Return the suffixes of the formats that polygons can be written in."""
         return ["gpkg", "fgb", "geojson"]
 
     def supportsNonFileBasedOutput(self) -> bool:  # noqa: N802
-        """Everything is a file."""
+        """Return False: every output is a file."""
         return False
 
 
 class Plugin:
-    """Registers the provider while the plugin is on."""
+    """Registers the provider while the plugin is active."""
 
     def __init__(self) -> None:
         self._provider: Provider | None = None
 
     def initProcessing(self) -> None:  # noqa: N802
-        """Called by qgis_process too, which has no window."""
+        """Register the provider; also called by qgis_process, which has no window."""
         self._provider = Provider()
         QgsApplication.processingRegistry().addProvider(self._provider)
 
     def initGui(self) -> None:  # noqa: N802
-        """Called by QGIS."""
+        """Register the provider; called by QGIS."""
         self.initProcessing()
 
     def unload(self) -> None:
-        """Called when the plugin is switched off."""
+        """Remove the provider when the plugin is deactivated."""
         if self._provider is not None:
             QgsApplication.processingRegistry().removeProvider(self._provider)
