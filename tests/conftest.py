@@ -13,6 +13,7 @@ import pytest
 import rasterio
 from hypothesis import settings
 from rasterio.transform import from_origin
+from support.browser import PROGRAM
 
 # Under load, two-thread kernels on tiny tensors are many times slower than one thread.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -28,6 +29,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.skip("GDAL's command-line tools are not installed")
     if item.get_closest_marker("qgis") and shutil.which("qgis_process.bin") is None:
         pytest.skip("QGIS is not installed")
+    if item.get_closest_marker("browser") and PROGRAM is None:
+        pytest.skip("Chromium is not installed")
 
 
 @pytest.fixture(autouse=True)
@@ -36,19 +39,6 @@ def quiet_commands_stay_quiet_alone() -> Iterator[None]:
     yield
     for name in ("iic_geotools", "iic_runtime", "iic_train", "iic_export"):
         logging.getLogger(name).setLevel(logging.NOTSET)
-
-
-def landscape(height: int, width: int, bands: int = 4, seed: int = 0) -> np.ndarray:
-    """Smooth random fields with noise, uint8: large classes with ragged edges."""
-    rng = np.random.default_rng(seed)
-    y, x = np.mgrid[:height, :width]
-    image = np.zeros((bands, height, width))
-    for band in range(bands):
-        for _ in range(4):
-            a, b, phase = rng.normal(0, 0.08), rng.normal(0, 0.08), rng.uniform(0, 6.3)
-            image[band] += np.sin(a * x + b * y + phase)
-    image += rng.normal(0, 0.5, image.shape)
-    return np.clip(127 + 30 * image, 1, 254).astype(np.uint8)
 
 
 @pytest.fixture
@@ -84,7 +74,7 @@ def make_scene(tmp_path: Path) -> Callable[..., Path]:
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
     """A small model of the real geometry for red, green, blue and nir."""
-    from tiny_onnx import make_model
+    from support.tiny_onnx import make_model
 
     path = tmp_path / "model.onnx"
     path.write_bytes(make_model())
@@ -94,10 +84,10 @@ def model(tmp_path: Path) -> Path:
 @pytest.fixture
 def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder of two small models, aerial (0.2 to 1 m) and satellite (3 to 10 m), in place of the bundled ones."""
-    from tiny_onnx import make_model
+    from support.tiny_onnx import make_model
 
-    from iic_runtime import bundled
-    from iic_runtime.card import Origin
+    from iic_runtime.model import select
+    from iic_runtime.model.card import Origin
 
     folder = tmp_path / "bundled"
     folder.mkdir()
@@ -106,11 +96,11 @@ def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         origin = Origin(data=f"imagery of {name}", licence="CC0")
         content = make_model(len(name), classes=classes, origin=origin, **card)
         (folder / f"{name}.onnx").write_bytes(content)
-    monkeypatch.setattr(bundled, "FOLDER", folder)
-    monkeypatch.delenv(bundled.MODEL_VARIABLE, raising=False)
-    bundled.bundled_models.cache_clear()
+    monkeypatch.setattr(select, "FOLDER", folder)
+    monkeypatch.delenv(select.MODEL_VARIABLE, raising=False)
+    select.bundled_models.cache_clear()
     yield folder
-    bundled.bundled_models.cache_clear()
+    select.bundled_models.cache_clear()
 
 
 @pytest.fixture

@@ -1,0 +1,1 @@
+"""What tests make for themselves: scenes, small models, and helpers that run beside them."""
