@@ -15,8 +15,8 @@ import numpy as np
 import rasterio
 
 from iic_export import export
-from iic_runtime.engines import open_engine
-from iic_runtime.modelfile import ModelFile
+from iic_runtime.engine.base import open_engine
+from iic_runtime.model.file import ModelFile
 
 BANDS = ("red", "green", "blue", "nir")
 SIDE = 512
@@ -45,17 +45,17 @@ def made_scene(path: Path, side: int = 1024) -> Path:
 def train(network: str, scene: Path, runs: Path, steps: int) -> Path:
     """A run of a few steps."""
     from iic_train.config import DataConfig, TrainConfig
-    from iic_train.data.rasters import find_constants
-    from iic_train.data.scenes import open_scenes
-    from iic_train.loop import train as run_training
-    from iic_train.networks import NetworkConfig
-    from iic_train.pairs import DensePairs
+    from iic_train.data.survey import survey_scenes
+    from iic_train.models.registry import NetworkConfig
+    from iic_train.trainer import train as run_training
+    from iic_train.views.settings import DensePairs
 
-    constants = find_constants(open_scenes([str(scene)], BANDS))
+    data = DataConfig("rasters", scenes=(str(scene),))
+    survey = survey_scenes(data, BANDS)
     config = TrainConfig(
         preset=network,
-        data=DataConfig("rasters", scenes=(str(scene),)),
-        network=NetworkConfig(network, BANDS, 6, 24, 1, offset=constants.offset, scale=constants.scale),
+        data=data,
+        network=NetworkConfig(network, BANDS, 6, 24, 1, offset=survey.offset, scale=survey.scale),
         pairs=DensePairs(flip_vertical=0.5, turn=0.5),
         size=64,
         epochs=1,
@@ -65,7 +65,7 @@ def train(network: str, scene: Path, runs: Path, steps: int) -> Path:
         radius=1,
         selection_steps=8,
     )
-    return run_training(config, runs=runs, device="cpu", quiet=True).path
+    return run_training(config, runs=runs, device="cpu", survey=survey).path
 
 
 def megapixels_per_second(model: Path, image: np.ndarray, threads: int | None) -> float:

@@ -22,8 +22,8 @@ def measure(
     """Time one form and take its peak memory beyond the maps themselves."""
     import torch
 
-    from iic_train.correlation import weight_gradient_counts
-    from iic_train.objective import iic_segmentation_loss, terms
+    from iic_train.losses.correlation import weight_gradient_counts
+    from iic_train.losses.objective import iic_segmentation_loss, terms
 
     torch.set_num_threads(threads)
     torch.manual_seed(0)
@@ -58,7 +58,7 @@ def measure(
 
 
 def main() -> None:
-    """Print one line a form and number of clusters."""
+    """Print one line per form and number of clusters."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -28,12 +28,12 @@ def main() -> None:
     from torch import Tensor
     from torch.nn import functional as F
 
-    from iic_train import objective
-    from iic_train.correlation import joint_counts
-    from iic_train.loading import Batch
-    from iic_train.networks import Network
-    from iic_train.presets import preset
-    from iic_train.step import pair_terms
+    from iic_train.data.loading import Batch
+    from iic_train.losses import objective
+    from iic_train.losses.correlation import joint_counts
+    from iic_train.losses.step import pair_terms
+    from iic_train.models.networks import Network
+    from iic_train.recipes.published import preset
 
     def plain_counts(a: Tensor, b: Tensor, radius: int, chunk: int | None = None) -> Tensor:
         return F.conv2d(a.transpose(0, 1), b.transpose(0, 1), padding=radius).permute(2, 3, 0, 1)
@@ -51,8 +51,10 @@ def main() -> None:
     def step(head: str) -> float:
         started = time.process_time()
         optimiser.zero_grad(set_to_none=True)
-        found = pair_terms(network, network.features, batch, head, config, key=(0,), autocast=nullcontext())
-        next(iter(found.values()))[0].loss.backward()
+        objectives = pair_terms(
+            network, network.features, batch, head, config, key=(0,), autocast=nullcontext()
+        )
+        next(iter(objectives.values()))[0].loss.backward()
         optimiser.step()
         return time.process_time() - started
 

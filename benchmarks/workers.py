@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 def measure(scene: Path, out: Path, model: Path, workers: int) -> dict[str, Any]:
     """Map the scene; seconds with and without the start of the cluster, and the largest process."""
     from iic_runtime import Segmenter, segment_raster
-    from iic_runtime.cluster import connected
+    from iic_runtime.adapters.dask import connect_cluster
 
     peak = 0
     ended = threading.Event()
@@ -43,7 +43,7 @@ def measure(scene: Path, out: Path, model: Path, workers: int) -> dict[str, Any]
     threading.Thread(target=watch, daemon=True).start()
     segmenter = Segmenter(model, device="cpu")
     begun = time.perf_counter()
-    with connected(workers or None) as cluster:
+    with connect_cluster(workers or None) as cluster:
         ready = time.perf_counter()
         segment_raster(scene, out, segmenter, scheduler=cluster)
         done = time.perf_counter()
@@ -65,7 +65,7 @@ def main() -> None:
         print(json.dumps(measure(Path(scene), Path(out), Path(model), int(workers))))
         return
     from segment import NETWORK, make_scene
-    from tiny_onnx import make_model
+    from support.tiny_onnx import make_model
 
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
