@@ -1,0 +1,50 @@
+"""The public names of the four packages: a change here is a change for users, and belongs in the changelog."""
+
+from importlib import import_module
+
+import pytest
+
+PUBLIC_NAMES = {
+    "iic_geotools": {
+        *("DataError", "DeviceError", "IICError", "MissingPackageError", "ModelError", "OutputError"),
+        *("SceneError", "TrainingError", "UsageError"),
+        *("CatalogueScene", "search_scenes"),
+        *("CleanedMap", "clean_map"),
+        *("GeoBox", "MapClass", "NODATA", "Progress", "Rect", "SceneInfo", "Tile", "describe"),
+        *("Assessment", "Change", "Draw", "ZoneAreas"),
+        *("assess_map", "change_map", "draw_samples", "zone_statistics"),
+    },
+    "iic_runtime": {
+        *("Benchmark", "Trial", "benchmark_model"),
+        *("NamedModel", "Place", "name_model", "suggest_places"),
+        *("Collection", "get_model", "write_index"),
+        *("Card", "Outcome", "Segmentation", "Segmenter", "Summary"),
+        *("segment_raster", "segment_rasters", "validate_model"),
+    },
+    "iic_train": {
+        *(
+            "Changes",
+            "Network",
+            "NetworkConfig",
+            "RasterSettings",
+            "Run",
+            "TrainConfig",
+            "evaluate",
+            "load_run",
+        ),
+        *("resume", "run_baseline", "train", "train_preset", "train_rasters", "train_recipe", "write_report"),
+    },
+    "iic_export": {"Exported", "export"},
+}
+
+
+@pytest.mark.parametrize("package", PUBLIC_NAMES)
+def test_the_public_names_of_a_package(package: str) -> None:
+    module = import_module(package)
+    assert set(module.__all__) - {"__version__"} == PUBLIC_NAMES[package]
+    for name in PUBLIC_NAMES[package]:
+        assert getattr(module, name) is not None  # imports it: names are lazy
+
+
+def test_all_packages_have_one_version() -> None:
+    assert len({import_module(package).__version__ for package in PUBLIC_NAMES}) == 1
