@@ -2,18 +2,30 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 RUNTIME := .venv-runtime
+LOWEST := .venv-lowest
+DIST := .venv-dist
 
-.PHONY: test lint demo demo-train qgis-plugin clean
+.PHONY: test test-arm lint coverage docs dist lowest demo demo-train demo-clicks notebooks qgis-plugin clean
 
-# Everything a change must pass: install, lint, types, layering, tests.
+# Everything that a change must pass: install, lint, types, layering, all tests (the slow ones too).
 test: lint
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m "" $(PYTEST_ARGS)
+
+# Maps on an emulated Raspberry Pi 4, compared with those of this machine. Downloads 100 MB on Debian, once; skipped
+# with a word elsewhere. About two minutes.
+test-arm: $(VENV)/installed
+	$(BIN)/python tests/arm.py
 
 lint: $(VENV)/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy tests/export tests/test_docs.py tests/test_public_api.py tests/same_bytes.py
 	$(BIN)/lint-imports
+
+# The tests with a report of the lines they reach: on the terminal, and as pages in htmlcov/.
+coverage: $(VENV)/installed
+	$(BIN)/python -m pytest -m "" --cov --cov-report=term --cov-report=html $(PYTEST_ARGS)
 
 $(VENV)/installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -21,32 +33,77 @@ $(VENV)/installed: pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable ".[cpu,train]" --group dev
 	touch $@
 
+# The documentation as pages in site/, every link checked.
+docs: $(VENV)/installed-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+$(VENV)/installed-docs: $(VENV)/installed
+	$(BIN)/python -m pip install --quiet --group docs
+	touch $@
+
+# Wheel and source archive in dist/. The wheel is installed into a new environment, where it maps the example that
+# comes with the archive.
+dist: $(VENV)/installed
+	rm -rf $(DIST) dist/iic_edge-*
+	$(BIN)/python -m build --outdir dist .
+	$(PYTHON) -m venv $(DIST)
+	tar -xzf dist/iic_edge-*.tar.gz -C $(DIST)
+	$(DIST)/bin/python -m pip install --quiet --disable-pip-version-check "$$(echo dist/iic_edge-*.whl)[cpu]"
+	cd $(DIST) && bin/iic-segment-raster iic_edge-*/examples/scene.tif map.tif --stats areas.csv && cat areas.csv
+
+# The tests of mapping with the oldest versions that pyproject.toml admits.
+lowest:
+	$(PYTHON) -m venv $(LOWEST)
+	$(LOWEST)/bin/python -m pip install --quiet uv
+	$(LOWEST)/bin/uv pip install --quiet --python $(LOWEST)/bin/python --resolution lowest-direct \
+		--editable ".[cpu]" --group dev
+	$(LOWEST)/bin/python -m pytest tests/geotools tests/runtime $(PYTEST_ARGS)
+
 # From nothing to a map in about a minute, without PyTorch. The results are in demo/.
 demo: $(RUNTIME)/installed
 	mkdir -p demo
-	$(RUNTIME)/bin/iic-segment-raster examples/scene.tif demo/map.tif --overwrite \
-		--polygons demo/map.gpkg --stats demo/areas.csv --preview demo/preview.png
+	$(RUNTIME)/bin/iic-segment-raster examples/sentinel2.tif demo/map.tif --overwrite \
+		--polygons demo/map.gpkg --stats demo/areas.csv --preview demo/preview.png --web demo/map.html
 	@column -s, -t demo/areas.csv 2>/dev/null || cat demo/areas.csv
-	@echo "In demo/: map.tif (opens in QGIS with its classes), map.gpkg (polygons), areas.csv, preview.png"
+	@echo "In demo/: map.html (open it in a browser), map.tif (opens in QGIS with its classes), map.gpkg (polygons), areas.csv, preview.png"
 
 $(RUNTIME)/installed: pyproject.toml
 	$(PYTHON) -m venv $(RUNTIME)
-	$(RUNTIME)/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[cpu]"
+	$(RUNTIME)/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[cpu,vector]"
 	touch $@
 
 # The whole way on the example scene: train without a label, export, map. A few minutes; installs PyTorch.
 demo-train: $(VENV)/installed
 	mkdir -p demo-train && rm -rf demo-train/runs
-	$(BIN)/iic-train rasters examples/scene.tif --classes 3 --network local --clusters-a 0 --sub-heads 5 --size 48 --radius 1 \
-		--batch 16 --lr 4e-3 --epochs 8 --steps 60 --runs demo-train/runs --name example
+	$(BIN)/iic-train rasters examples/scene.tif --classes 6 --runs demo-train/runs --name example
 	$(BIN)/iic-export demo-train/runs/example -o demo-train/model.onnx --overwrite
 	$(BIN)/iic-segment-raster examples/scene.tif demo-train/map.tif --model demo-train/model.onnx --overwrite \
 		--polygons demo-train/map.gpkg --stats demo-train/areas.csv --preview demo-train/preview.png
 	@echo "In demo-train/: map.tif, map.gpkg, areas.csv, preview.png, model.onnx; the training report: runs/example/report.html"
+
+# Your own classes by a few clicks on the example scene (docs/own-scene.md): train without a label, export, name, map, assess.
+demo-clicks: $(VENV)/installed
+	mkdir -p demo-clicks && rm -rf demo-clicks/runs
+	$(BIN)/iic-train rasters examples/scene.tif --classes 12 --runs demo-clicks/runs --name example
+	$(BIN)/iic-export demo-clicks/runs/example -o demo-clicks/model.onnx --overwrite
+	$(BIN)/iic-model name demo-clicks/model.onnx --labels examples/clicks.geojson --scene examples/scene.tif \
+		-o demo-clicks/named.onnx --suggest demo-clicks/places.gpkg --overwrite
+	$(BIN)/iic-segment-raster examples/scene.tif demo-clicks/map.tif --model demo-clicks/named.onnx --overwrite \
+		--preview demo-clicks/preview.png
+	$(BIN)/iic-map assess demo-clicks/map.tif examples/samples.geojson --report demo-clicks/report.html --overwrite
+	@echo "In demo-clicks/: map.tif, preview.png, report.html, named.onnx; places.gpkg: where to click next"
+
+# The notebooks under examples/ run again, and saved with their outputs.
+notebooks: $(VENV)/installed-notebooks
+	$(BIN)/jupyter-execute --inplace examples/*.ipynb
+
+$(VENV)/installed-notebooks: $(VENV)/installed
+	$(BIN)/python -m pip install --quiet --group notebooks
+	touch $@
 
 # The zip that QGIS installs (Plugins > Manage and Install Plugins > Install from ZIP).
 qgis-plugin:
 	$(PYTHON) runtime/qgis_plugin/pack.py
 
 clean:
-	rm -rf $(VENV) $(RUNTIME) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(RUNTIME) $(LOWEST) $(DIST) .arm site htmlcov .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis
