@@ -115,15 +115,24 @@ def _draw(labels: SceneLabels, grid: GeoBox) -> dict[int, Ints]:
 
 @dataclass
 class Statistics:
-    """Mean and deviation of features and of raw values over tiles spread over the scene."""
+    """Features and raw values of some pixels of each tile.
+
+    Attributes:
+        features: Features of pixels of every tile, `[N, F]` each.
+        values: Raw values of the same pixels, `[N, bands]` each.
+        spread_features: Features of those tiles that are spread evenly over the scene.
+    """
 
     features: list[Floats] = field(default_factory=list)
     values: list[Floats] = field(default_factory=list)
+    spread_features: list[Floats] = field(default_factory=list)
 
-    def add(self, features: Floats, values: Floats) -> None:
+    def add(self, features: Floats, values: Floats, *, is_spread: bool) -> None:
         """Add pixels `[N, F]` and `[N, bands]`."""
         self.features.append(features)
         self.values.append(values)
+        if is_spread:
+            self.spread_features.append(features)
 
     def standardisation(self) -> tuple[Floats, Floats]:
         """Return mean and inverse deviation of the features; 0 for one that does not vary."""
@@ -145,7 +154,7 @@ class Observations:
         clicks: The clicks that lie on data.
         samples: Their standardised features, with those of neighbours that look like them.
         own: Raw features of the clicked pixels `[N, F]`.
-        scene: Raw features of pixels spread over the scene `[M, F]`.
+        scene: Raw features of pixels spread evenly over the scene `[M, F]`.
         mean: What was subtracted from the features.
         factor: What they were multiplied by then.
     """
@@ -156,6 +165,11 @@ class Observations:
     scene: Floats
     mean: Floats
     factor: Floats
+
+    @property
+    def standardised_scene(self) -> Floats:
+        """The features of `scene`, standardised as those of the samples."""
+        return ((self.scene - self.mean) * self.factor).astype(np.float32)
 
 
 def observe(
@@ -178,7 +192,7 @@ def observe(
     reach = REACH if len(clicks.labels) < MANY_CLICKS else SHORT_REACH
     statistics, windows, kept = Statistics(), [], []
     rng = np.random.default_rng(0)
-    for tile, indices, pixels in _read_tiles(clicks, tiles, reading, progress):
+    for tile, indices, is_spread, pixels in _read_tiles(clicks, tiles, reading, progress):
         values = np.moveaxis(pixels.values[:, *tile.crop], 0, -1).astype(np.float32)
         features = np.moveaxis(outputs(pixels.values)[:, *tile.crop], 0, -1)
         valid = np.ones(values.shape[:2], bool) if pixels.valid is None else pixels.valid[tile.crop]
@@ -186,7 +200,9 @@ def observe(
         if not len(rows):
             continue
         some = rng.integers(0, len(rows), SAMPLED_PIXELS)
-        statistics.add(features[rows[some], columns[some]], values[rows[some], columns[some]])
+        statistics.add(
+            features[rows[some], columns[some]], values[rows[some], columns[some]], is_spread=is_spread
+        )
         for index in indices:
             row, column = clicks.places[index] - (tile.core.row, tile.core.col)
             if valid[row, column]:
@@ -197,11 +213,15 @@ def observe(
 
 def _read_tiles(
     clicks: Clicks, tiles: TileGrid, reading: SceneSource, progress: OnProgress
-) -> Iterator[tuple[Tile, Sequence[int], Pixels]]:
-    """Yield the tiles that hold clicks and some spread over the scene, with the clicks and pixels of each."""
+) -> Iterator[tuple[Tile, Sequence[int], bool, Pixels]]:
+    """Yield the tiles that hold clicks and some spread over the scene.
+
+    With each come its clicks, whether it is one of those spread over the scene, and its pixels.
+    """
     height, width = tiles.shape
-    spread = np.linspace(0, height * width - 1, min(SAMPLED_TILES, height * width)).round().astype(int)
-    members: dict[int, list[int]] = defaultdict(list, {int(number): [] for number in spread})
+    numbers = np.linspace(0, height * width - 1, min(SAMPLED_TILES, height * width)).round().astype(int)
+    spread = set(numbers.tolist())
+    members: dict[int, list[int]] = defaultdict(list, {number: [] for number in spread})
     for index, (row, column) in enumerate((clicks.places // TILE).tolist()):
         members[row * width + column].append(index)
     with ExitStack() as stack:
@@ -210,7 +230,7 @@ def _read_tiles(
             progress(Progress("look", done, len(members)))
             tile = tiles.at(*divmod(number, width))
             if scene.may_hold_data(tile.core):
-                yield tile, members[number], scene.read(tile.read)
+                yield tile, members[number], number in spread, scene.read(tile.read)
         progress(Progress("look", len(members), len(members)))
 
 
@@ -281,4 +301,6 @@ def _observations(
         classes=len(clicks.names),
         members=choose_members(card.features, raw.shape[1]),
     )
-    return Observations(clicks, samples, raw[own_row], np.concatenate(statistics.features), mean, factor)
+    # Where all of the spread tiles are empty, the tiles of the clicks are all that is known of the scene.
+    scene = np.concatenate(statistics.spread_features or statistics.features)
+    return Observations(clicks, samples, raw[own_row], scene, mean, factor)

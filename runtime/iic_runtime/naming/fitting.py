@@ -20,6 +20,11 @@ SMALLEST_PLACE = 64
 """Least side in pixels of the squares whose clicks cross-validation keeps together."""
 FOLDS = 5
 TEMPERATURES = np.geomspace(0.2, 3.0, 28)
+FREQUENCY = 0.5
+"""Power of the frequencies of classes over the scene by which probabilities are weighted. 1 would be right if they were
+known; they are estimated by a head that a few clicks fitted, and 0.5 loses nothing where it is wrong."""
+RAREST = 0.05
+"""Least frequency of a class, compared with that of all classes alike."""
 RECOGNISED = 0.8
 """A class of which a smaller share of clicks is recognised needs more of them."""
 
@@ -92,11 +97,16 @@ class Judgement:
         return float((np.diag(self.confusion)[judged] / totals[judged]).mean()) if judged.any() else None
 
 
-def fit_head(samples: Samples, seed: int = 0) -> tuple[Head, Judgement]:
+def fit_head(samples: Samples, scene: Floats, seed: int = 0) -> tuple[Head, Judgement]:
     """Fit a head to clicks: the mean of linear ones with few of them, with small networks where there are more.
 
     Cross-validation over places decides whether the networks take part, how sure the head may be of itself, and says
     how well it does.
+
+    Args:
+        samples: The clicks.
+        scene: Standardised features `[M, F]` of pixels spread over the scene.
+        seed: Seed of the folds and of the networks.
     """
     folds = split_by_place(samples.places, samples.side, samples.labels, samples.classes, seed)
     typical = float(np.median(np.bincount(samples.labels, minlength=samples.classes)))
@@ -110,7 +120,7 @@ def fit_head(samples: Samples, seed: int = 0) -> tuple[Head, Judgement]:
             networks, logits, judgement = MEMBERS, joined, with_networks
     everything = np.ones(len(samples.labels), bool)
     head = samples.fit(everything, samples.members, networks, share, seed)
-    return tempered(head, temperature(logits, samples.labels)), judgement
+    return weighted_by_frequency(tempered(head, temperature(logits, samples.labels)), scene), judgement
 
 
 def cross_validate(samples: Samples, folds: Ints, networks: int = 0, share: float = 0.0) -> Floats:
@@ -231,6 +241,21 @@ def tempered(head: Head, divisor: float) -> Head:
     """Return the head with its logits divided."""
     hidden = None if head.hidden_out is None else head.hidden_out / divisor
     return replace(head, weight=head.weight / divisor, bias=head.bias / divisor, hidden_out=hidden)
+
+
+def weighted_by_frequency(head: Head, scene: Floats) -> Head:
+    """Return the head with more weight on the classes that it finds often.
+
+    Clicks say nothing about how common a class is, so a head is fitted as if all were equally common, and a class that
+    covers little of the scene takes too much of it.
+
+    Args:
+        head: A head for which all classes are equally common.
+        scene: Features `[M, F]` of pixels spread over the scene.
+    """
+    frequencies = softmax(head.logits(scene)).mean(0) * head.classes
+    shift = FREQUENCY * np.log(np.maximum(frequencies, RAREST))
+    return replace(head, bias=(head.bias + shift).astype(np.float32))
 
 
 def unstandardised(head: Head, mean: Floats, factor: Floats) -> Head:

@@ -203,7 +203,7 @@ def _outputs(engine: OnnxEngine | OpenVinoEngine, name: str) -> Outputs:
 
 def _fit(file: ModelFile, observations: Observations) -> tuple[bytes, tuple[MapClass, ...], Judgement]:
     """Replace the head by one that is fitted to what the model sees at the labels."""
-    head, judgement = fit_head(observations.samples)
+    head, judgement = fit_head(observations.samples, observations.standardised_scene)
     content = replace_head(file.content, unstandardised(head, observations.mean, observations.factor))
     names = observations.clicks.names
     return content, _classes(file, observations, range(len(names))), judgement

@@ -15,6 +15,7 @@ from iic_runtime.naming.fitting import (
     judge,
     split_by_place,
     unstandardised,
+    weighted_by_frequency,
 )
 from iic_runtime.naming.regression import fit_linear, fit_network, minimise, softmax
 
@@ -64,8 +65,8 @@ def test_the_regression_is_that_of_scikit_learn() -> None:
 
 @pytest.mark.parametrize("count", [5, 20, 50])
 def test_a_head_is_judged_as_well_as_it_does(count: int) -> None:
-    head, judgement = fit_head(blobs(count))
     others = blobs(500, seed=9)
+    head, judgement = fit_head(blobs(count), others.rows)
     right = float((head.logits(others.rows).argmax(1) == others.labels).mean())
     assert judgement.accuracy is not None
     assert abs(judgement.accuracy - right) < 0.2
@@ -83,6 +84,27 @@ def test_rare_classes_count_as_much_as_common_ones() -> None:
     others = blobs(1000, classes=2, spread=1.5, seed=3)
     shares = np.bincount(head.logits(others.rows).argmax(1), minlength=2) / 2000
     assert 0.3 < shares[0] < 0.7
+
+
+def test_classes_weigh_what_they_cover_of_the_scene() -> None:
+    samples = blobs(20, classes=2, spread=1.5)
+    head = fit_linear(samples.rows, samples.labels, samples.weights, 2)
+    scene = blobs(1000, classes=2, spread=1.5, seed=3)
+    common = np.r_[np.arange(1000), 1000:1060]  # 60 pixels of the second class beside 1000 of the first
+    weighted = weighted_by_frequency(head, scene.rows[common])
+
+    def right(head: Head) -> float:
+        return float((head.logits(scene.rows[common]).argmax(1) == scene.labels[common]).mean())
+
+    assert right(weighted) > right(head) + 0.02
+    unmoved = weighted_by_frequency(head, scene.rows)
+    assert np.abs((unmoved.bias - head.bias) - (unmoved.bias - head.bias).mean()).max() < 0.1
+
+
+def test_a_class_that_is_nowhere_else_in_the_scene_keeps_its_clicks() -> None:
+    head = Head(np.array([[9.0], [-9.0]], np.float32), np.zeros(2, np.float32))
+    weighted = weighted_by_frequency(head, np.ones((100, 1), np.float32))
+    assert weighted.logits(np.array([[-1.0]], np.float32)).argmax(1) == [1]
 
 
 def test_clicks_of_one_place_share_a_fold() -> None:
