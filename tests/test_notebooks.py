@@ -52,6 +52,7 @@ def test_a_notebook_is_saved_with_its_outputs(notebook: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1500)  # one of them trains a model: a minute of a quiet machine, many of a busy one
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda notebook: notebook.name)
 def test_a_notebook_runs(notebook: Path, tmp_path: Path) -> None:
     for example in [*ROOT.glob("examples/*.tif"), *ROOT.glob("examples/*.geojson")]:
