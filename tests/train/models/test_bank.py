@@ -84,3 +84,15 @@ def test_head_a_sees_learnt_features_only() -> None:
     wider = features.clone()
     wider[:, made.learnt_features :] += 1.0
     assert torch.equal(made.probabilities(features, "a"), made.probabilities(wider, "a"))
+
+
+def test_smooth_areas_have_the_same_features_in_any_precision() -> None:
+    """Calm water has hardly any variance: what rounding leaves of it must not be taken for texture."""
+    made = network()
+    windows = [torch.rand(1, 4, 96, 96)]
+    windows[0][..., :48] = 0.9 + 1e-4 * torch.rand(1, 4, 96, 48)
+    assert isinstance(made.trunk, Bank)
+    made.trunk.standardise(windows)
+    with torch.inference_mode():
+        single, double = made.features(windows[0]), made.double().features(windows[0].double())
+    assert (single - double).abs().max() < 1e-3

@@ -26,7 +26,8 @@ LOG_OFFSET = 1.0
 LIMIT = 4.0
 """Standard deviations at which the logarithms are cut off."""
 SMOOTH = 0.02
-"""Deviation below which texture is noise, in standard deviations of the scene."""
+"""Deviation below which texture is noise, in standard deviations of the scene. It is added to the variance, which is a
+difference of large numbers: a root of what rounding leaves of it would differ from engine to engine."""
 
 
 class Bank(nn.Module):
@@ -88,7 +89,7 @@ class Bank(nn.Module):
             maps, weight = self._mean(maps, 3**level), self._mean(weight, 3**level)
             means, first, second = torch.split(maps / weight, split, 1)
             variance = (second - first * first).clamp_min(0.0)
-            features = [*features, means, ((variance + 1e-8).sqrt() + SMOOTH).log()]
+            features = [*features, means, 0.5 * (variance + SMOOTH**2).log()]
         return features
 
     def logarithms(self, x: Tensor) -> Tensor:
