@@ -1,9 +1,10 @@
 """Where training starts: head B of a `bank` network at k-means centres, found without labels.
 
 k-means sees each pixel's logarithms, their means at two wider scales and the texture there. Each scale is whitened in
-part, so that no band counts twice and noise is not blown up. A linear head whose logits are negative squared distances
-to the centres is that k-means; a few steps of the IIC objective on neighbouring pixels then move its borders, with the
-masses of the clusters held.
+part, so that no band counts twice and noise is not blown up. Pixels are gathered into many small cells first, and a
+cell counts less than its number of pixels, so that what covers most of a scene does not take most of the centres. A
+linear head whose logits are negative squared distances to the centres is that k-means; a few steps of the IIC objective
+on neighbouring pixels then move its borders, with the masses of the clusters held.
 """
 
 import math
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 
 from iic_geotools.tiling import Rect
 from iic_train.data.scenes import SceneReader, Scenes
-from iic_train.evaluation.baselines import kmeans
+from iic_train.evaluation.baselines import assign, kmeans
 from iic_train.losses.objective import iic_loss_at_masses
 from iic_train.models.bank import Bank
 from iic_train.models.networks import Network
@@ -30,7 +31,10 @@ class StartSettings:
         windows: Number of windows of the scenes that are sampled.
         side: Their side in pixels.
         pairs: Number of pairs of neighbouring pixels that are sampled.
-        points: Number of pixels that k-means sees.
+        points: Number of pixels that are gathered into cells.
+        cells: Number of cells, and the least number of pixels per cell.
+        crowding: Power of a cell's number of pixels that it counts with: with 1 k-means is that of the pixels, with 0
+            all cells count alike.
         starts: Number of starts of k-means, of which the one of least inertia is kept.
         whitening: Power to which each scale is whitened, from 0 (not at all) to 1 (fully).
         texture: Weight of texture; 1 is the variance of one scale's values.
@@ -47,7 +51,9 @@ class StartSettings:
     side: int = 128
     pairs: int = 30_000
     points: int = 15_000
-    starts: int = 12
+    cells: tuple[int, int] = (200, 20)
+    crowding: float = 0.75
+    starts: int = 20
     whitening: float = 0.5
     texture: float = 0.5
     sharpness: float = 2.0
@@ -127,7 +133,7 @@ def start_network(
     mean, basis = _whitening(first, bank, settings)
     first, second = (first - mean) @ basis, (second - mean) @ basis
     points = first[torch.randperm(len(first), generator=generator)[: settings.points]]
-    centres = kmeans(points, network.config.clusters_b, generator, restarts=settings.starts)
+    centres = _centres(points, network.config.clusters_b, generator, settings)
     head = _refined(_distances(centres, points, settings), first, second, generator, settings)
     _put(network, head, mean, basis)
 
@@ -166,6 +172,19 @@ def _whitening(features: Tensor, bank: Bank, settings: StartSettings) -> tuple[T
     scaled = torch.diag(settings.texture / spread) / math.sqrt(len(texture))
     columns.append(_embedded(scaled, texture, bank))
     return mean, torch.cat(columns, 1) / math.sqrt(len(bank.clustered))
+
+
+def _centres(points: Tensor, clusters: int, generator: torch.Generator, settings: StartSettings) -> Tensor:
+    """Return centres of clusters by k-means over small cells of points."""
+    most, least_size = settings.cells
+    count = max(clusters, min(most, len(points) // least_size))
+    cells = kmeans(points, count, generator, restarts=1, steps=15)
+    sizes = torch.bincount(assign(points, cells)[0], minlength=count)
+    filled = sizes > 0
+    if int(filled.sum()) < clusters:  # fewer different pixels than clusters
+        filled[:] = True
+    weights = sizes[filled].float() ** settings.crowding
+    return kmeans(cells[filled], clusters, generator, restarts=settings.starts, weights=weights)
 
 
 def _embedded(block: Tensor, channels: Tensor, bank: Bank) -> Tensor:

@@ -129,22 +129,38 @@ def kmeans_baseline(
 
 
 def kmeans(
-    points: Tensor, clusters: int, generator: torch.Generator, *, restarts: int = 4, steps: int = 100
+    points: Tensor,
+    clusters: int,
+    generator: torch.Generator,
+    *,
+    restarts: int = 4,
+    steps: int = 100,
+    weights: Tensor | None = None,
 ) -> Tensor:
-    """Return the centres [clusters, D] of `points` [N, D]: Lloyd, the best of a few k-means++ starts."""
+    """Return the centres `[clusters, D]` of points: Lloyd, the best of a few k-means++ starts.
+
+    Args:
+        points: The points `[N, D]`.
+        clusters: Number of centres.
+        generator: Draws the first centres.
+        restarts: Number of starts, of which the one of least inertia is kept.
+        steps: Largest number of steps per start.
+        weights: How much each point counts `[N]`; all alike by default.
+    """
     if len(points) < clusters:
         raise DataError(f"{len(points)} points cannot make {clusters} clusters.")
+    weights = torch.ones(len(points)) if weights is None else weights
     best: tuple[float, Tensor] | None = None
     for _ in range(restarts):
-        centres = _spread_centres(points, clusters, generator)
+        centres = _spread_centres(points, weights, clusters, generator)
         inertia = np.inf
         for _ in range(steps):
             owners, distances = assign(points, centres)
-            previous, inertia = inertia, float(distances.double().sum())
+            previous, inertia = inertia, float((weights * distances).double().sum())
             if inertia > previous * (1 - 1e-5):
                 break
-            sums = torch.zeros_like(centres).index_add_(0, owners, points)
-            sizes = torch.bincount(owners, minlength=clusters)
+            sums = torch.zeros_like(centres).index_add_(0, owners, weights[:, None] * points)
+            sizes = torch.zeros(clusters).index_add_(0, owners, weights)
             filled = sizes > 0
             centres[filled] = sums[filled] / sizes[filled, None]
         if best is None or inertia < best[0]:
@@ -154,14 +170,14 @@ def kmeans(
     return best[1]
 
 
-def _spread_centres(points: Tensor, clusters: int, generator: torch.Generator) -> Tensor:
+def _spread_centres(points: Tensor, weights: Tensor, clusters: int, generator: torch.Generator) -> Tensor:
     """Choose first centres by k-means++: the farther from the others, the likelier a point is drawn."""
     chosen = [points[int(torch.randint(len(points), (1,), generator=generator))]]
     distances = (points - chosen[0]).square().sum(1)
     while len(chosen) < clusters:
-        weights = distances.double().cumsum(0)
-        draw = torch.rand(1, generator=generator, dtype=torch.float64) * weights[-1]
-        chosen.append(points[min(int(torch.searchsorted(weights, draw)), len(points) - 1)])
+        chances = (weights * distances).double().cumsum(0)
+        draw = torch.rand(1, generator=generator, dtype=torch.float64) * chances[-1]
+        chosen.append(points[min(int(torch.searchsorted(chances, draw)), len(points) - 1)])
         distances = torch.minimum(distances, (points - chosen[-1]).square().sum(1))
     return torch.stack(chosen)
 
