@@ -25,7 +25,7 @@ LOG_OFFSET = 1.0
 """Added to values of about 0..1 before the logarithm, which brings bright and dark materials to similar distances."""
 LIMIT = 4.0
 """Standard deviations at which the logarithms are cut off."""
-SMOOTH = 0.02
+SMOOTH = 0.05
 """Deviation below which texture is noise, in standard deviations of the scene. It is added to the variance, which is a
 difference of large numbers: a root of what rounding leaves of it would differ from engine to engine."""
 
