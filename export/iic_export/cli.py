@@ -19,8 +19,8 @@ from iic_geotools.cli import (
 from iic_geotools.errors import MissingPackageError, UsageError
 
 if TYPE_CHECKING:
-    from iic_export.naming import Naming
-    from iic_export.tensorrt import EngineOptions
+    from iic_export.name_clusters import Naming
+    from iic_export.tensorrt_build import EngineOptions
 
 app = App()
 main = app
@@ -187,7 +187,7 @@ def export(
 
 
 def _engine_options(tile: int, batch: int, workspace: str, portable: bool) -> "EngineOptions":
-    from iic_export.tensorrt import EngineOptions
+    from iic_export.tensorrt_build import EngineOptions
     from iic_runtime.cli.options import parse_size
 
     return EngineOptions(tile, batch, parse_size(workspace), portable)
@@ -209,6 +209,6 @@ def _naming(
                 "--label-class and --balance apply only to --labels or --own-labels; give one of them."
             )
         return None
-    from iic_export.naming import Naming
+    from iic_export.name_clusters import Naming
 
     return Naming(labels, label_field, label_class, scenes, own_labels, balance)

@@ -15,12 +15,12 @@ from iic_train import __version__
 from iic_train.cli import app
 from iic_train.config import BASELINES
 from iic_train.data import survey
-from iic_train.data.scenes import Scenes
+from iic_train.data.scene_reader import Scenes
 from iic_train.data.survey import sample_constants
 from iic_train.models.registry import NETWORKS
 from iic_train.recipes import flair3, mnist_small
 from iic_train.recipes.named import IMAGE_RECIPES, RASTER_RECIPES, RECIPES
-from iic_train.recipes.published import PRESETS, UNSUPERVISED
+from iic_train.recipes.presets import PRESETS, UNSUPERVISED
 from iic_train.recipes.rasters import DEFAULTS, choose_settings
 from iic_train.runs import load_run, newest_run
 

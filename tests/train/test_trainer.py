@@ -20,8 +20,8 @@ from iic_geotools.errors import DeviceError, TrainingError, UsageError
 from iic_geotools.progress import Progress
 from iic_train.config import DataConfig, TrainConfig
 from iic_train.data import Arrays, Dataset
-from iic_train.data.loading import Batch, ImageSource
-from iic_train.data.opening import TrainingData
+from iic_train.data.loader import Batch, ImageSource
+from iic_train.data.training_data import TrainingData
 from iic_train.distributed import Ranks
 from iic_train.evaluation.evaluate import evaluate
 from iic_train.losses.step import pair_terms

@@ -12,8 +12,8 @@ from rasterio.errors import CRSError, RasterioError
 from rasterio.vrt import WarpedVRT
 from rasterio.warp import transform_bounds
 
+from iic_geotools.classmap.class_map import Bytes, read_values
 from iic_geotools.classmap.classes import NODATA
-from iic_geotools.classmap.reading import Bytes, read_values
 from iic_geotools.errors import SceneError
 from iic_geotools.gdal import gdal_errors
 from iic_geotools.geobox import GeoBox

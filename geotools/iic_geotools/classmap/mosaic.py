@@ -9,8 +9,8 @@ from affine import Affine
 
 from iic_geotools.classmap.classes import NODATA, MapClass
 from iic_geotools.classmap.vrt import band_header, colour_table, georeference, metadata, source_rects
-from iic_geotools.errors import OutputError, UsageError
-from iic_geotools.files import check_name, write_atomically
+from iic_geotools.errors import OutputError
+from iic_geotools.files import check_folder, check_name, check_suffix, write_atomically
 from iic_geotools.geobox import GeoBox
 from iic_geotools.scene.info import open_raster
 from iic_geotools.tiling import Rect
@@ -33,10 +33,8 @@ def check_mosaic(mosaic: Path, overwrite: bool) -> None:
         OutputError: Another file is there, or there is no such folder.
     """
     check_name(mosaic)
-    if mosaic.suffix.lower() != ".vrt":
-        raise UsageError(f"`mosaic` must end in .vrt, not {mosaic.name}.")
-    if not mosaic.parent.is_dir():
-        raise OutputError(f"There is no folder {mosaic.parent} for the mosaic: make it first.")
+    check_suffix(mosaic, (".vrt",), "mosaic")
+    check_folder(mosaic)
     if (
         mosaic.exists()
         and not overwrite

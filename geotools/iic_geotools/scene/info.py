@@ -17,7 +17,7 @@ from iic_geotools.gdal import network_options
 from iic_geotools.geobox import GeoBox, places_pixels
 from iic_geotools.scene.masks import MaskKind, interpretations, mask_kinds, mask_sources
 from iic_geotools.scene.radiometry import Radiometry, read_radiometry
-from iic_geotools.scene.sources import identify_sources
+from iic_geotools.scene.source_files import identify_sources
 
 
 @dataclass(frozen=True)

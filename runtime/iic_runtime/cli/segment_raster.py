@@ -151,7 +151,7 @@ def _segment_many(
     progress_json: bool,
 ) -> None:
     from iic_runtime.cli.tables import report_outcomes
-    from iic_runtime.raster.scenes import segment_rasters
+    from iic_runtime.raster.many_scenes import segment_rasters
 
     with show_progress(quiet=quiet, as_json=progress_json) as progress:
         outcomes = segment_rasters(scenes, folder, model, mosaic=mosaic, progress=progress, **arguments)

@@ -21,7 +21,7 @@ from iic_runtime.model.card import Card
 from iic_runtime.model.file import ModelFile
 from iic_runtime.model.remote.collection import Entry
 from iic_runtime.model.select import format_resolution, resolution_range
-from iic_runtime.raster.scenes import Outcome
+from iic_runtime.raster.many_scenes import Outcome
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -10,8 +10,8 @@ from pathlib import Path
 from iic_geotools.errors import ModelError, UsageError
 from iic_geotools.files import write_atomically
 from iic_runtime.model.card import CARD_KEY, Card
+from iic_runtime.model.onnx_external_data import refuse_external_data
 from iic_runtime.model.onnx_metadata import read_metadata, with_metadata
-from iic_runtime.model.onnx_weights import refuse_external_data
 
 ENGINE_SUFFIX = ".engine"
 

@@ -13,8 +13,8 @@ from rasterio.crs import CRS
 from rasterio.warp import transform as reproject
 from support.maps import LAMBERT, TRANSFORM, named, random_labels, write_map
 
+from iic_geotools.classmap.class_map import open_map
 from iic_geotools.classmap.classes import NODATA
-from iic_geotools.classmap.reading import open_map
 from iic_geotools.errors import IICError, OutputError, SceneError, UsageError
 from iic_geotools.products import change as module
 from iic_geotools.products.change import change_map

@@ -11,9 +11,9 @@ from rio_cogeo.cogeo import cog_validate
 from support.maps import LAMBERT, TRANSFORM, make_classes, random_labels, write_map
 from typer.testing import CliRunner
 
+from iic_geotools.classmap.class_map import open_map
 from iic_geotools.classmap.classes import NODATA
 from iic_geotools.classmap.cog import assemble
-from iic_geotools.classmap.reading import open_map
 from iic_geotools.classmap.sidecars import style_path
 from iic_geotools.cli.map import app
 from iic_geotools.errors import OutputError, SceneError, UsageError
@@ -157,7 +157,7 @@ def test_what_cannot_be_cleaned(make_map: MakeMap, tmp_path: Path) -> None:
     ):
         with pytest.raises(UsageError, match=message):
             clean_map(path, out, **arguments)  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="is the map itself"):
+    with pytest.raises(UsageError, match="is an input"):
         clean_map(path, path, majority=1, overwrite=True)
     with pytest.raises(UsageError, match=r"must end in \.tif"):
         clean_map(path, tmp_path / "clean.png", majority=1)

@@ -23,7 +23,7 @@ from iic_train.finetune.images import (
 from iic_train.models.networks import Network
 from iic_train.models.registry import NetworkConfig
 from iic_train.runs import Choice, Run, create_run
-from iic_train.views.draw import Draw
+from iic_train.views.random_numbers import Draw
 from iic_train.views.settings import ImagePairs
 
 RGB = ("red", "green", "blue")

@@ -6,9 +6,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from iic_train.views.draw import Draw
 from iic_train.views.pairs import Move, central_views, crop_and_resize, dense_views, image_views, resample
 from iic_train.views.photometry import change_values, gaussian_blur, luminance
+from iic_train.views.random_numbers import Draw
 from iic_train.views.settings import DensePairs, ImagePairs, Photometry
 
 RGBI = ("red", "green", "blue", "nir")
@@ -280,7 +280,7 @@ def test_numbers_of_all_types_and_sizes_arrive_in_one_copy(monkeypatch: pytest.M
         copies.append(device.type)
         return tensor
 
-    monkeypatch.setattr("iic_train.views.draw._to_device", keep)
+    monkeypatch.setattr("iic_train.views.random_numbers._to_device", keep)
     sent = (
         torch.tensor([True, False, True]),
         (torch.rand(5, 1, 2), None, torch.arange(7).view(7, 1)),

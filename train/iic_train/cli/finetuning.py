@@ -68,7 +68,7 @@ def finetune(
     """Fine-tune a run with labels: of pixels (--labels), or of the images of its data set, as for STL10."""
     with shell(quiet=quiet, traceback=traceback), show_progress(quiet=quiet) as progress:
         if labels:
-            from iic_train.finetune.scenes import finetune_scenes
+            from iic_train.finetune.scene_config import finetune_scenes
 
             tuned = finetune_scenes(
                 open_run(run, runs),
@@ -115,7 +115,7 @@ def finetune(
 def finish_learning(run: "Run", quiet: bool) -> None:
     """Write the page of a run that learnt from labels, and print how good it is and where."""
     from iic_train.evaluation.report import write_report
-    from iic_train.finetune.figures import held_out_figures
+    from iic_train.finetune.heldout_figures import held_out_figures
 
     page = write_report(run)
     figures = held_out_figures(run)

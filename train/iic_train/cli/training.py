@@ -42,7 +42,7 @@ from iic_train.config import Schedule
 from iic_train.finetune.settings import Rescaling
 from iic_train.recipes.changes import Changes
 from iic_train.recipes.named import RECIPES, train_recipe
-from iic_train.recipes.published import OVERCLUSTERED, UNSUPERVISED, Published, train_preset
+from iic_train.recipes.presets import OVERCLUSTERED, UNSUPERVISED, Published, train_preset
 from iic_train.recipes.rasters import DEFAULTS, FINE, RasterSettings, choose_settings, train_rasters
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from iic_geotools.classmap.class_map import ClassMap, values_by_name
 from iic_geotools.classmap.classes import NODATA
 from iic_geotools.classmap.provenance import read_places
-from iic_geotools.classmap.reading import ClassMap, values_by_name
 from iic_geotools.errors import SceneError
 from iic_geotools.scene.points import LONGITUDE_LATITUDE, ClassPoints, to_pixels, transform_points
 from iic_geotools.tiling import Rect
