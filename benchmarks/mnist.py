@@ -19,8 +19,8 @@ from pathlib import Path
 
 import torch
 
+from iic_train.baselines.score import score_baseline
 from iic_train.evaluation.evaluate import Evaluation, evaluate
-from iic_train.evaluation.kmeans import score_baseline
 from iic_train.evaluation.report import write_report
 from iic_train.recipes.mnist_small import CONFIG
 from iic_train.recipes.presets import preset

@@ -16,6 +16,7 @@ from iic_geotools.cli import (
     parse_number_range,
     shell,
 )
+from iic_geotools.cli.options import LabelField
 from iic_geotools.errors import MissingPackageError, UsageError
 
 if TYPE_CHECKING:
@@ -81,7 +82,6 @@ OwnLabels = Annotated[
     bool,
     typer.Option("--own-labels", help="Name the clusters by the labels that the run was evaluated with."),
 ]
-LabelField = Annotated[str | None, typer.Option(help="Field of --labels that holds the class.")]
 LabelClasses = Annotated[
     list[str] | None,
     typer.Option(
@@ -190,7 +190,7 @@ def _engine_options(tile: int, batch: int, workspace: str, portable: bool) -> "E
     from iic_export.tensorrt_build import EngineOptions
     from iic_runtime.cli.options import parse_size
 
-    return EngineOptions(tile, batch, parse_size(workspace), portable)
+    return EngineOptions(tile, batch, parse_size(workspace, "--workspace"), portable)
 
 
 def _naming(

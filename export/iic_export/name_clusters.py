@@ -14,8 +14,8 @@ from iic_export.trained_head import TrainedHead
 from iic_geotools.classmap.classes import MapClass, distinct_colours
 from iic_geotools.errors import SceneError, UsageError
 from iic_geotools.scene.info import describe
-from iic_geotools.scene.labels import NOT_LABELLED, SceneLabels, open_labels
-from iic_geotools.tiling import Rect, TileGrid
+from iic_geotools.scene.labels import NOT_LABELLED, SceneLabels, open_labels, read_reduced
+from iic_geotools.tiling import TileGrid
 from iic_runtime.naming.clusters import merge_clusters
 from iic_train.data.rasters import parse_groups
 from iic_train.data.scene_reader import SceneReader
@@ -201,7 +201,7 @@ def _count_votes(
     height, width = scenes.shapes[index]
     predict = trained_model(head)
     for tile in TileGrid(width, height, TILE, head.network.halo, head.network.stride):
-        values = _reduced_labels(labels, tile.core, scenes.times[index])
+        values = read_reduced(labels, tile.core, scenes.times[index])
         if (values == NOT_LABELLED).all():
             continue
         pixels = reader.read(index, tile.read)
@@ -213,16 +213,6 @@ def _count_votes(
         for value in np.unique(values[values != NOT_LABELLED]).tolist():
             for name in _class_names(value, labels, groups):
                 votes.add(name, clusters[values == value], labels.colour(value))
-
-
-def _reduced_labels(labels: SceneLabels, rect: Rect, times: int) -> Counts:
-    """Read labels at the resolution of training: a reduced pixel has the label of its centre, else any it holds."""
-    fine = labels.read(Rect(rect.col * times, rect.row * times, rect.width * times, rect.height * times))
-    if times == 1:
-        return fine
-    blocks = fine.reshape(rect.height, times, rect.width, times)
-    centre = blocks[:, times // 2, :, times // 2]
-    return np.where(centre == NOT_LABELLED, blocks.max((1, 3)), centre)
 
 
 def _class_names(value: int, labels: SceneLabels, groups: Mapping[str, Sequence[int]]) -> list[str]:

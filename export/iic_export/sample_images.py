@@ -1,7 +1,6 @@
 """The images that a model is calibrated and proven on: some of the run's own data, or noise if it is gone."""
 
 import logging
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,6 @@ from numpy.typing import NDArray
 from iic_export.trained_head import TrainedHead
 from iic_geotools.errors import IICError
 from iic_train.config import TrainConfig
-from iic_train.data import open_dataset
 from iic_train.data.training_data import open_dataset_of
 from iic_train.views.settings import ImagePairs
 
@@ -52,8 +50,7 @@ def _images_of_run(config: TrainConfig) -> list[NDArray[Any]]:
         images = [chips.image(with_data[index]) for index in _evenly_spaced(len(with_data), SAMPLE_CHIPS)]
         chips.reader.close()
         return images
-    root = None if data.root is None else Path(data.root)
-    part = open_dataset(data.name, root, overcluster=data.overcluster, unlabelled=data.unlabelled).train_b
+    part = open_dataset_of(config).train_b
     count = SAMPLE_CHIPS if config.dense else SAMPLE_IMAGES
     return [part.image(index)[:, :SAMPLE_SIDE, :SAMPLE_SIDE] for index in _evenly_spaced(len(part), count)]
 

@@ -25,6 +25,12 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "iic-edge"
 
 
+def absolute_path(name: str | os.PathLike[str]) -> str:
+    """The absolute path of a file that exists; any other name, such as an address, as it is."""
+    text = os.fspath(name)
+    return str(Path(text).absolute()) if Path(text).exists() else text
+
+
 def is_utf8(name: str) -> bool:
     """Whether a name of a file is text: GDAL and XML take no other names."""
     try:

@@ -9,8 +9,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from iic_geotools.cli.streams import print_error, write
-from iic_geotools.errors import UnexpectedError
+from iic_geotools.cli.streams import print_error, print_unexpected, write
 
 INTERRUPTED = 130
 """Exit code of a command that the user interrupted."""
@@ -75,7 +74,7 @@ def _last_resort(error: Exception) -> int:
         write(sys.stderr, "Interrupted.\n")
         return INTERRUPTED
     if not isinstance(error, BrokenPipeError):  # a reader that has left wants to read no more
-        print_error(f"{str(UnexpectedError.of(error)).rstrip('.')} (--traceback shows more).")
+        print_unexpected(error)
     write(sys.stdout, "")  # what it still holds cannot be written either
     return 1
 

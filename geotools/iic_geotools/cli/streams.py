@@ -5,6 +5,8 @@ import sys
 from contextlib import suppress
 from typing import Any, TextIO
 
+from iic_geotools.errors import UnexpectedError
+
 
 def printable(text: str) -> str:
     """The text with control characters, which a terminal would obey, and broken letters as escapes.
@@ -52,6 +54,11 @@ def write(stream: TextIO | None, text: str) -> None:
 def print_error(sentence: str) -> None:
     """Print an error on standard error, as every command does: on one line, and without control characters."""
     write(sys.stderr, f"Error: {printable(' '.join(sentence.split()))}\n")
+
+
+def print_unexpected(error: Exception) -> None:
+    """Print an error that nobody has foreseen, and how to see where it comes from."""
+    print_error(f"{str(UnexpectedError.of(error)).rstrip('.')} (--traceback shows more).")
 
 
 class Unfailing:

@@ -36,8 +36,12 @@ MOST_POINTS = 1000
 _EDGES_ACROSS = 256
 
 
-def parse_bounds(text: str) -> Bounds:
-    """Read "LEFT,BOTTOM,RIGHT,TOP", separated by commas or spaces.
+def parse_bounds(text: str, argument: str = "bounds") -> Bounds:
+    """Read "LEFT BOTTOM RIGHT TOP", separated by commas or spaces.
+
+    Args:
+        text: The text.
+        argument: What the caller's argument is called.
 
     Raises:
         UsageError: The text is not four numbers.
@@ -45,7 +49,7 @@ def parse_bounds(text: str) -> Bounds:
     try:
         left, bottom, right, top = (float(number) for number in text.replace(",", " ").split())
     except ValueError:
-        raise UsageError(f'`bounds` takes "LEFT BOTTOM RIGHT TOP", not "{text}".') from None
+        raise UsageError(f'`{argument}` takes "LEFT BOTTOM RIGHT TOP", not "{text}".') from None
     return left, bottom, right, top
 
 

@@ -103,19 +103,6 @@ def search_scenes(
     return [_describe(item) for item in items]
 
 
-def parse_bbox(text: str) -> Bounds:
-    """Read "LEFT BOTTOM RIGHT TOP", separated by commas or spaces.
-
-    Raises:
-        UsageError: The text is not four numbers.
-    """
-    try:
-        left, bottom, right, top = (float(number) for number in text.replace(",", " ").split())
-    except ValueError:
-        raise UsageError(f'`bbox` takes "LEFT BOTTOM RIGHT TOP" in degrees, not "{text}".') from None
-    return left, bottom, right, top
-
-
 def check_dates(text: str) -> str:
     """Check a day, month or year, or the first and the last one.
 

@@ -202,6 +202,11 @@ MaskText = Annotated[
 ]
 
 
+def parse_bands(text: str | None) -> list[str] | None:
+    """Read the value of `--bands`: names or numbers, separated by commas."""
+    return None if text is None else text.split(",")
+
+
 def parse_size(text: str, option: str = "--max-memory") -> int:
     """Read the value of an option that takes a number of bytes, such as 800M or 1.5G."""
     units = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}

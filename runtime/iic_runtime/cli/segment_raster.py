@@ -87,7 +87,7 @@ def segment_raster(
         arguments = SegmentArguments(
             asset=None if asset is None else [name.strip() for name in asset.split(",")],
             mask=None if mask is None else parse_mask(mask),
-            bands=None if bands is None else bands.split(","),
+            bands=options.parse_bands(bands),
             device=device,
             tile=tile,
             batch=batch,

@@ -1,4 +1,4 @@
-"""The baselines that need more than k-means on raw values."""
+"""The baselines of the paper in the protocol of the trained networks: one function scores any of them."""
 
 import torch
 
@@ -11,27 +11,68 @@ from iic_train.baselines.sift import sift_features
 from iic_train.baselines.spectral import SAMPLE_IMAGES, spectral_clusters, spectral_predict
 from iic_train.baselines.training import train_trunk
 from iic_train.baselines.triplets import Triplets
-from iic_train.config import Baseline, TrainConfig
+from iic_train.config import BASELINES, Baseline, TrainConfig
 from iic_train.data.base import Dataset
-from iic_train.evaluation.evaluate import Evaluation, evaluate_clusters, evaluation_crop
-from iic_train.evaluation.kmeans import flat_images
+from iic_train.evaluation.evaluate import Evaluation, evaluate_clusters, evaluate_network, evaluation_crop
+from iic_train.evaluation.kmeans import flat_images, kmeans_baseline
 from iic_train.models.networks import Network
 
+OF_IMAGES: tuple[Baseline, ...] = ("spectral", "triplets")
+"""Baselines that the paper has for whole images only."""
+OF_PIXELS: tuple[Baseline, ...] = ("sift", "isola", "doersch")
+"""Baselines that the paper has for segmentation only."""
 
-def score_method(
+
+def score_baseline(
     kind: Baseline,
     config: TrainConfig,
     dataset: Dataset,
     *,
+    standardise: bool | None = None,
     sample: int | None = None,
     device: torch.device | str = "cpu",
     progress: OnProgress = silent,
 ) -> Evaluation:
-    """Score spectral clustering, or k-means on the features of a method, as `score_baseline` says."""
+    """Score a baseline for a run with these settings.
+
+    A baseline that learns has the trunk, views, epochs, images per step and learning rate of the run.
+
+    Args:
+        kind: One of `iic_train.config.BASELINES`.
+        config: Settings of the run: clusters, network, views and seed.
+        dataset: Images that the run would be trained on.
+        standardise: For `kmeans`, as `kmeans_baseline` says.
+        sample: Number of images or pixels from which k-means computes its centres, or which spectral clustering joins
+            in a graph.
+        device: Device on which networks compute; k-means computes on the CPU.
+        progress: Function that takes reports of progress.
+
+    Raises:
+        UsageError: The baseline is not made for this kind of data.
+    """
+    if kind not in BASELINES:
+        raise UsageError(f"There is no baseline {kind}: choose one of {', '.join(BASELINES)}.")
+    if kind in (OF_IMAGES if dataset.dense else OF_PIXELS):
+        what = "whole images" if dataset.dense else "pixels"
+        raise UsageError(f"The baseline {kind} clusters {what}, which {dataset.name} does not ask for.")
+    if standardise is not None and kind != "kmeans":
+        raise UsageError(f"`standardise` is for kmeans: the baseline {kind} has features of its own.")
+    if kind == "kmeans":
+        return kmeans_baseline(
+            dataset,
+            clusters=config.network.clusters_b,
+            overcluster=config.data.overcluster,
+            crop=evaluation_crop(config),
+            standardise=standardise,
+            sample=sample,
+            seed=config.seed,
+        )
     if kind == "spectral":
         return _score_spectral(config, dataset, SAMPLE_IMAGES if sample is None else sample)
     torch.manual_seed(config.seed)
     network = Network(config.network).to(device)
+    if kind == "random":
+        return evaluate_network(network, config, dataset)
     if kind == "sift":
         features = sift_features(network, config)
     else:

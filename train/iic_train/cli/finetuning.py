@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from iic_geotools.cli import Quiet, Traceback, shell, show_progress
+from iic_geotools.cli.options import LabelField
 from iic_train.cli.evaluation import open_run
 from iic_train.cli.options import (
     RUNS,
@@ -40,9 +41,7 @@ def finetune(
             metavar="NAME=VALUE,...", help="Class of these values; a value of two classes is either."
         ),
     ] = None,
-    label_field: Annotated[
-        str | None, typer.Option(help="Field of points and polygons that holds the class.")
-    ] = None,
+    label_field: LabelField = None,
     mode: Annotated[
         Mode, typer.Option(help="A head on frozen features, the whole network, or the better one.")
     ] = SCENES_DEFAULTS.mode,

@@ -1,4 +1,4 @@
-"""The baselines of the paper in the protocol of the trained networks; k-means and random weights are made here."""
+"""K-means: the algorithm, and as a baseline on raw values in the protocol of the trained networks."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -7,78 +7,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from iic_geotools.errors import DataError, UsageError
-from iic_geotools.progress import OnProgress, silent
-from iic_train.config import BASELINES, Baseline, TrainConfig
+from iic_geotools.errors import DataError
 from iic_train.data.base import Dataset, Images
 from iic_train.evaluation.evaluate import (
     Evaluation,
     Predict,
     evaluate_clusters,
-    evaluate_network,
-    evaluation_crop,
 )
-from iic_train.models.networks import Network
 
-OF_IMAGES: tuple[Baseline, ...] = ("spectral", "triplets")
-"""Baselines that the paper has for whole images only."""
-OF_PIXELS: tuple[Baseline, ...] = ("sift", "isola", "doersch")
-"""Baselines that the paper has for segmentation only."""
 SAMPLE = 200_000
 """Number of images or pixels from which centres are computed."""
 _CHUNK = 1 << 18
-
-
-def score_baseline(
-    kind: Baseline,
-    config: TrainConfig,
-    dataset: Dataset,
-    *,
-    standardise: bool | None = None,
-    sample: int | None = None,
-    device: torch.device | str = "cpu",
-    progress: OnProgress = silent,
-) -> Evaluation:
-    """Score a baseline for a run with these settings.
-
-    A baseline that learns has the trunk, views, epochs, images per step and learning rate of the run.
-
-    Args:
-        kind: One of `iic_train.config.BASELINES`.
-        config: Settings of the run: clusters, network, views and seed.
-        dataset: Images that the run would be trained on.
-        standardise: For `kmeans`, as `kmeans_baseline` says.
-        sample: Number of images or pixels from which k-means computes its centres, or which spectral clustering joins
-            in a graph.
-        device: Device on which networks compute; k-means computes on the CPU.
-        progress: Function that takes reports of progress.
-
-    Raises:
-        UsageError: The baseline is not made for this kind of data.
-    """
-    if kind not in BASELINES:
-        raise UsageError(f"There is no baseline {kind}: choose one of {', '.join(BASELINES)}.")
-    if kind in (OF_IMAGES if dataset.dense else OF_PIXELS):
-        what = "whole images" if dataset.dense else "pixels"
-        raise UsageError(f"The baseline {kind} clusters {what}, which {dataset.name} does not ask for.")
-    if standardise is not None and kind != "kmeans":
-        raise UsageError(f"`standardise` is for kmeans: the baseline {kind} has features of its own.")
-    if kind == "random":
-        torch.manual_seed(config.seed)
-        return evaluate_network(Network(config.network).to(device), config, dataset)
-    if kind == "kmeans":
-        return kmeans_baseline(
-            dataset,
-            clusters=config.network.clusters_b,
-            overcluster=config.data.overcluster,
-            crop=evaluation_crop(config),
-            standardise=standardise,
-            sample=sample,
-            seed=config.seed,
-        )
-    from iic_train.baselines.score import score_method
-
-    return score_method(kind, config, dataset, sample=sample, device=device, progress=progress)
 
 
 def kmeans_baseline(

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from iic_geotools.errors import DataError, SceneError, UsageError
 from iic_geotools.scene.bands import match_bands
 from iic_geotools.scene.info import SceneInfo, describe
-from iic_geotools.scene.labels import NOT_LABELLED, SceneLabels, open_labels
+from iic_geotools.scene.labels import NOT_LABELLED, SceneLabels, open_labels, read_reduced
 from iic_geotools.scene.scene import SceneSource
 from iic_geotools.tiling import Rect
 from iic_train.data.scene_reader import SceneReader, Scenes
@@ -156,7 +156,7 @@ class _Level:
         for row in range(0, self.height, CHIP):
             for col in range(0, self.width, CHIP):
                 rect = Rect(col, row, min(CHIP, self.width - col), min(CHIP, self.height - row))
-                values = None if labels is None else self._reduced(labels, rect)
+                values = None if labels is None else read_reduced(labels, rect, self.times)
                 if values is not None and not coder.anywhere and (values == NOT_LABELLED).all():
                     continue
                 pixels = self._reader.read(0, rect)
@@ -166,16 +166,6 @@ class _Level:
                 if codes.any():
                     yield Chip(source, place, pixels.values, codes, fold), rect
         self._reader.close()
-
-    def _reduced(self, labels: SceneLabels, rect: Rect) -> NDArray[np.int64]:
-        """Read labels at this resolution: an averaged pixel has the label of its centre, else any it holds."""
-        times = self.times
-        fine = labels.read(Rect(rect.col * times, rect.row * times, rect.width * times, rect.height * times))
-        if times == 1:
-            return fine
-        blocks = fine.reshape(rect.height, times, rect.width, times)
-        centre = blocks[:, times // 2, :, times // 2]
-        return np.where(centre == NOT_LABELLED, blocks.max((1, 3)), centre)
 
 
 class _SceneClass:

@@ -9,6 +9,7 @@ import numpy as np
 
 from iic_geotools.classmap.classes import MAX_CLASSES
 from iic_geotools.errors import DataError, UsageError
+from iic_geotools.files import absolute_path
 from iic_geotools.progress import OnProgress, silent
 from iic_geotools.scene.info import describe
 from iic_geotools.scene.labels import NOT_LABELLED, open_labels
@@ -87,13 +88,13 @@ def finetune_config(
             f"The run {run.id} labels whole images: leave out `labels` to fine-tune it with those of its data set."
         )
     data = run.config.data
-    paths = tuple(_absolute(scene) for scene in scenes) or data.scenes
+    paths = tuple(absolute_path(scene) for scene in scenes) or data.scenes
     if not paths:
         raise UsageError("The run was not trained on rasters: name the scene under the labels as `scenes`.")
     source = LabelSource(
         "labels",
         paths,
-        tuple(_absolute(label) for label in labels),
+        tuple(absolute_path(label) for label in labels),
         parse_meanings(label_class),
         label_field,
         bands=data.bands,
@@ -176,8 +177,3 @@ def _find_classes(source: LabelSource) -> tuple[str, ...]:
             "with `scenes`."
         )
     return tuple(sorted(names))
-
-
-def _absolute(path: str | os.PathLike[str]) -> str:
-    text = os.fspath(path)
-    return str(Path(text).absolute()) if Path(text).exists() else text
