@@ -3,12 +3,18 @@
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from xml.sax.saxutils import escape
 
 from affine import Affine
 
 from iic_geotools.classmap.classes import NODATA, MapClass
-from iic_geotools.classmap.vrt import band_header, colour_table, georeference, metadata, source_rects
+from iic_geotools.classmap.vrt import (
+    band_header,
+    colour_table,
+    georeference,
+    metadata,
+    source_rects,
+    xml_text,
+)
 from iic_geotools.errors import OutputError
 from iic_geotools.files import check_folder, check_name, check_suffix, write_atomically
 from iic_geotools.geobox import GeoBox
@@ -61,7 +67,7 @@ def write_mosaic(maps: Sequence[Path], mosaic: Path, classes: Sequence[MapClass]
         with open_raster(str(path)) as dataset:
             grids.append(GeoBox.of(dataset))
     whole, rects = lay_out(grids, [str(path) for path in maps])
-    names = "".join(f"<Category>{escape(map_class.name)}</Category>" for map_class in classes)
+    names = "".join(f"<Category>{xml_text(map_class.name)}</Category>" for map_class in classes)
     content = [
         f'<VRTDataset rasterXSize="{whole.width}" rasterYSize="{whole.height}">\n',
         georeference(whole),
@@ -120,6 +126,6 @@ def _source(path: Path, rect: Rect, mosaic: Path) -> str:
     name = os.path.relpath(path.resolve(), mosaic.resolve().parent)
     # A complex source lets the maps below show through where there is no data.
     return (
-        f'<ComplexSource><SourceFilename relativeToVRT="1">{escape(name)}</SourceFilename>'
+        f'<ComplexSource><SourceFilename relativeToVRT="1">{xml_text(name)}</SourceFilename>'
         f"<SourceBand>1</SourceBand>{source_rects(rect, _BLOCK)}<NODATA>{NODATA}</NODATA></ComplexSource>\n"
     )

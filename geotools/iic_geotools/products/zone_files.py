@@ -25,11 +25,6 @@ ZONE, METHOD = "zone", "method"
 """Names of the fields with the number of a polygon in its file, and with how areas were measured."""
 
 
-def zone_suffixes() -> tuple[str, ...]:
-    """Suffixes of the files that statistics of polygons are written to."""
-    return (".csv", ".gpkg")
-
-
 def check_zones(path: Path, grid: GeoBox) -> None:
     """Check before any work that statistics of polygons can be made on a grid.
 

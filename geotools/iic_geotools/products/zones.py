@@ -16,9 +16,9 @@ from iic_geotools.errors import UsageError
 from iic_geotools.files import check_absent, check_apart, check_folder, check_name, check_suffix
 from iic_geotools.geobox import AreaMethod
 from iic_geotools.packages import shapely
-from iic_geotools.products.areas import PixelAreas
+from iic_geotools.products.areas import ZONE_SUFFIXES, PixelAreas
 from iic_geotools.products.covered_shares import Polygons, covered_centres, covered_shares
-from iic_geotools.products.zone_files import Zones, check_areas, read_zones, write_zones, zone_suffixes
+from iic_geotools.products.zone_files import Zones, check_areas, read_zones, write_zones
 from iic_geotools.progress import OnProgress, Progress, silent
 from iic_geotools.tiling import Rect, TileGrid
 
@@ -84,7 +84,7 @@ def zone_statistics(
     """
     target = Path(out)
     check_name(target)
-    check_suffix(target, zone_suffixes(), "out")
+    check_suffix(target, ZONE_SUFFIXES, "out")
     if partial_pixels not in get_args(PartialPixels):
         raise UsageError(
             f"`partial_pixels` must be {' or '.join(get_args(PartialPixels))}, not {partial_pixels}."

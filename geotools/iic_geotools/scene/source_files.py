@@ -7,10 +7,8 @@ followed to the files that hold pixels. What cannot be followed is not identifie
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from http.client import HTTPException
 from pathlib import Path
 from urllib.parse import urlsplit
-from urllib.request import Request, urlopen
 from xml.etree import ElementTree
 
 from iic_geotools.errors import SceneError
@@ -95,7 +93,7 @@ def identify_sources(path: str, files: Sequence[str] = ()) -> tuple[SourceFile, 
                 _follow_file(file, sources)
     except SceneError:
         raise
-    except (_NotIdentifiedError, OSError, ValueError, RecursionError, ElementTree.ParseError, HTTPException):
+    except (_NotIdentifiedError, OSError, ValueError, RecursionError, ElementTree.ParseError):
         return None
     return tuple(sources[name] for name in sorted(sources))
 
@@ -246,8 +244,15 @@ def _add_remote(address: str, sources: _Collection) -> None:
         raise _NotIdentifiedError(address)
     if address in sources:
         return
-    with urlopen(Request(address, method="HEAD"), timeout=HTTP_TIMEOUT) as answer:
-        tag, size, time = (answer.headers.get(key) for key in ("ETag", "Content-Length", "Last-Modified"))
+    # Imported here because few runs need them.
+    from http.client import HTTPException
+    from urllib.request import Request, urlopen
+
+    try:
+        with urlopen(Request(address, method="HEAD"), timeout=HTTP_TIMEOUT) as answer:
+            tag, size, time = (answer.headers.get(key) for key in ("ETag", "Content-Length", "Last-Modified"))
+    except HTTPException as error:
+        raise _NotIdentifiedError(address) from error
     if not tag and not (size and time):
         raise _NotIdentifiedError(address)
     sources[address] = SourceFile(address, (tag or "", size or "", time or ""))

@@ -10,8 +10,8 @@ from iic_geotools.errors import UsageError
 from iic_geotools.files import check_absent, check_apart, check_folder, check_name, check_suffix
 from iic_geotools.geobox import GeoBox
 from iic_geotools.packages import require_vector
+from iic_geotools.products.areas import STATS_SUFFIXES, ZONE_SUFFIXES
 from iic_geotools.products.cleaning import Cleaning
-from iic_geotools.products.zone_files import check_zones, zone_suffixes
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Outputs:
             ("out", self.map, MAP_SUFFIXES),
             ("confidence", self.confidence, MAP_SUFFIXES),
             ("polygons", self.polygons, (".gpkg", ".fgb", ".parquet", ".geojson", ".json")),
-            ("stats", self.stats, (".json", ".csv") if self.stats_by is None else zone_suffixes()),
+            ("stats", self.stats, STATS_SUFFIXES if self.stats_by is None else ZONE_SUFFIXES),
             ("preview", self.preview, (".png",)),
             ("web", self.web, (".html", ".htm")),
         ):
@@ -100,6 +100,9 @@ class Outputs:
         if self.stats_by is not None:
             if self.stats is None:
                 raise UsageError("`stats_by` applies only to `stats`: give both or neither.")
+            # Imported here, as polygons above, because few runs need it and what it imports.
+            from iic_geotools.products.zone_files import check_zones
+
             check_zones(self.stats_by, grid)
 
     def check_absent(self) -> None:

@@ -10,9 +10,6 @@ from iic_geotools.classmap.sidecars import map_style, sidecar_path, style_path
 from iic_geotools.files import put_in_place
 from iic_geotools.geobox import GeoBox
 from iic_geotools.products.areas import class_areas, write_stats
-from iic_geotools.products.preview import preview
-from iic_geotools.products.web.page import write_web_page
-from iic_geotools.products.zones import zone_statistics
 from iic_geotools.scene.bands import canonical
 from iic_geotools.scene.info import open_raster
 from iic_geotools.tiling import Rect
@@ -59,12 +56,14 @@ def write_outputs(plan: Plan, parts: MapParts, folder: PartFolder) -> None:
         file = temporary(outputs.confidence)
         assemble(parts["confidence"], file, grid, classes=None, tags=tags, options=outputs.creation)
     if outputs.polygons:
-        # Imported here because it imports pandas where that is installed.
+        # Imported here, as other products below, because few runs need it and what it imports.
         from iic_geotools.products.polygons import polygonise
 
         file = temporary(outputs.polygons)
         polygonise(map_file, file, classes, outputs.min_area, outputs.simplify)
     if outputs.stats and outputs.stats_by:
+        from iic_geotools.products.zones import zone_statistics
+
         zone_statistics(map_file, outputs.stats_by, temporary(outputs.stats))
     whole = outputs.stats if not outputs.stats_by else None
     areas = class_areas(map_file, classes) if whole or outputs.preview or outputs.web else None
@@ -72,9 +71,13 @@ def write_outputs(plan: Plan, parts: MapParts, folder: PartFolder) -> None:
         write_stats(temporary(whole), areas)
     bidx = shown_bands(plan)
     if outputs.preview:
+        from iic_geotools.products.preview import preview
+
         file = temporary(outputs.preview)
         preview(plan.scene.path, map_file, file, classes, bidx=bidx, region=plan.region, areas=areas)
     if outputs.web:
+        from iic_geotools.products.web.page import write_web_page
+
         write_web_page(
             plan.scene.path,
             map_file,
