@@ -85,7 +85,7 @@ def quantise(
             activation_type=QuantType.QInt8 if symmetric else QuantType.QUInt8,
             weight_type=QuantType.QInt8,
             calibrate_method=CalibrationMethod.MinMax,
-            # TensorRT dequantises 8 bits and no 32: its biases stay in float32.
+            # TensorRT dequantises 8 bits, not 32: its biases stay in float32.
             extra_options={
                 "ActivationSymmetric": symmetric,
                 "WeightSymmetric": True,

@@ -25,10 +25,10 @@ from qgis.PyQt.QtCore import QRectF
 def legend(layer):
     renderer = layer.renderer()
     if isinstance(layer, QgsVectorLayer):
-        return {each.value(): each.symbol().color().name() for each in renderer.categories()}
+        return {entry.value(): entry.symbol().color().name() for entry in renderer.categories()}
     if renderer.type() != "paletted":
         return renderer.type()
-    return {each.label: each.color.name() for each in renderer.classes()}
+    return {entry.label: entry.color.name() for entry in renderer.classes()}
 
 
 def draw(layers, picture):

@@ -1,4 +1,4 @@
-"""Class maps that exist: their grid, the names and colours of their classes, their pixels."""
+"""A class map that is read: its grid, the names and colours of its classes, its pixels."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -145,12 +145,12 @@ def values_by_name(class_map: ClassMap) -> dict[str, int]:
 
 
 def check_placed(class_map: ClassMap) -> None:
-    """Refuse a map of which nobody knows where it lies.
+    """Refuse a map that cannot be placed on the ground.
 
     Raises:
         SceneError: The map has no CRS, or no transform.
     """
     if class_map.grid.crs is None:
         raise SceneError(
-            f"The map {class_map.path} has no CRS, so that its pixels have no place; set it, e.g. with gdal_edit.py."
+            f"The map {class_map.path} has no CRS, so its pixels cannot be placed; set one, e.g. with gdal_edit.py."
         )

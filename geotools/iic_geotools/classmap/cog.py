@@ -109,7 +109,7 @@ def _check_number(key: str, value: str, allowed: range) -> None:
 
 
 def part_profile(width: int, height: int) -> dict[str, Any]:
-    """What a part of a map is, for rasterio: a small GeoTIFF without a georeference."""
+    """The profile of a part of a map, for rasterio: a small GeoTIFF without a georeference."""
     profile = {"driver": "GTiff", "width": width, "height": height, "count": 1, "dtype": "uint8"}
     if min(width, height) >= BLOCK:
         profile |= {"tiled": True, "blockxsize": BLOCK, "blockysize": BLOCK}
@@ -242,7 +242,7 @@ def _write_directly(
     scratch: Callable[[str], Path],
     options: Mapping[str, str],
 ) -> None:
-    """Write a map whose empty blocks nobody looks at.
+    """Write a map without a look at its empty blocks.
 
     Args:
         header: A virtual raster of one empty block with the tags of the map.

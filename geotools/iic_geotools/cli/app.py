@@ -51,7 +51,7 @@ def _exit_with_sentence(
     try:
         code = main(*arguments, standalone_mode=False, **settings)
     except Exception as error:
-        # typer may bring a click of its own, so that its exceptions are known by what they can do.
+        # typer may bring its own copy of click, so its exceptions are recognised by their attributes.
         if not (hasattr(error, "format_message") and hasattr(error, "exit_code")):
             if "--traceback" in (settings.get("args") or sys.argv):
                 raise
@@ -73,7 +73,7 @@ def _last_resort(error: Exception) -> int:
     if type(error).__name__ == "Abort":
         write(sys.stderr, "Interrupted.\n")
         return INTERRUPTED
-    if not isinstance(error, BrokenPipeError):  # a reader that has left wants to read no more
+    if not isinstance(error, BrokenPipeError):  # whoever read the output has closed it
         print_unexpected(error)
     write(sys.stdout, "")  # what it still holds cannot be written either
     return 1

@@ -20,7 +20,7 @@ def printable(text: str) -> str:
 
 
 def open_standard_streams() -> None:
-    """Open what the caller closed (`2>&-`) to nothing.
+    """Open the standard streams that the caller closed (`2>&-`) on the null device.
 
     Otherwise the next file that is opened takes the number of the closed one, and what a library prints there ends up
     in that file.

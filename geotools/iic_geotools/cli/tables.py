@@ -16,7 +16,7 @@ def open_console(*, err: bool = False) -> "Console":
 
     console = Console(file=cast(TextIO, Unfailing(sys.stderr if err else sys.stdout)), highlight=False)
     if not console.is_terminal:
-        console.width = 400  # a log has no width, so that names are never folded
+        console.width = 400  # a log has no width: names are not folded
     return console
 
 

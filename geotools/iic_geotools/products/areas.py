@@ -153,7 +153,7 @@ def write_stats(path: Path, areas: ClassAreas) -> None:
 
 
 def plain_cell(text: str) -> str:
-    """A text for a cell of a CSV file that no spreadsheet takes for a formula: it then begins with an apostrophe."""
+    """A text as a cell of a CSV file: an apostrophe keeps spreadsheets from taking it for a formula."""
     return f"'{text}" if text.lstrip().startswith(("=", "+", "-", "@", "|", "%")) else text
 
 

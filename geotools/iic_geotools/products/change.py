@@ -198,7 +198,7 @@ def _choose_grid(maps: Sequence[ClassMap], like: Path | None) -> GeoBox:
         grid = describe(str(like)).grid
         if grid.crs is None:
             raise SceneError(
-                f"{like} has no CRS, so that its grid has no place; give another raster as `like`."
+                f"{like} has no CRS, so its grid cannot be placed; give another raster as `like`."
             )
         rect = common_rect(grid, (grids[0], grids[1]))
     else:

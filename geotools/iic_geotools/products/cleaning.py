@@ -53,7 +53,7 @@ TILE = 1024
 MAX_SIEVE = 250_000
 """The most pixels of a patch that may be too small: a tile must see such patches whole, and what is around them."""
 IN_MEMORY = 25_000_000
-"""Maps of so many pixels may be sieved with any area."""
+"""Maps of at most this many pixels may be sieved with any area."""
 
 Parts = list[tuple[Path, Rect]]
 """One-band GeoTIFF files of bytes, and the rectangle of the map that each of them covers."""
@@ -224,7 +224,7 @@ def clean_map(
 
 
 def _check_legend(class_map: ClassMap) -> None:
-    """Refuse a raster of bytes that is something else than a map, e.g. confidence."""
+    """Refuse a raster of bytes that is something other than a map, e.g. confidence."""
     if not class_map.has_names and class_map.dataset.colorinterp[0] != ColorInterp.palette:
         raise SceneError(
             f"{class_map.path} has neither names of classes nor a colour table, so it is not a map of classes; give a "

@@ -147,8 +147,8 @@ def _check_place(raster: SceneInfo, grid: GeoBox, scene: str) -> None:
     """Refuse a raster that cannot be brought onto a grid, or would leave a part of it blank."""
     if not can_lie_on(raster.grid, grid):
         raise SceneError(
-            f"The bands of {scene} have different sizes, and not all of them a CRS and a transform, by which they "
-            "could be laid on each other; give bands of one size."
+            f"The bands of {scene} have different sizes, and not all of them have a CRS and a transform by which "
+            "they could be aligned; give bands of one size."
         )
     if raster.grid.crs != grid.crs:
         raise SceneError(

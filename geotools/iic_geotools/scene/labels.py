@@ -281,7 +281,7 @@ def class_fields(path: Path, label_field: str | None) -> tuple[str, str | None]:
             f"The labels {path} are neither a raster nor a vector file that GDAL can open."
         ) from error
     if not fields:
-        raise SceneError(f"The labels {path} have no field, and so no class; give points with one each.")
+        raise SceneError(f"The labels {path} have no field that could hold a class; add one.")
     colour_field = next((name for name in fields if name.lower() in ("colour", "color")), None)
     existing = ", ".join(fields) or "none"
     if label_field is not None:

@@ -232,10 +232,10 @@ def read_aoi(path: Path, crs: CRS | None, extent: Bounds | None = None) -> Polyg
 
 
 def _check_places(shapes: NDArray[Any], path: Path) -> None:
-    """Refuse coordinates so large that an area of them is no number."""
+    """Refuse coordinates so large that their area is not a number."""
     if np.abs(shapely.get_coordinates(shapes)).max(initial=0.0) > LARGEST_COORDINATE:
         raise SceneError(
-            f"The area of interest {path} reaches beyond {LARGEST_COORDINATE:g}, which is no place: repair it."
+            f"The area of interest {path} reaches beyond {LARGEST_COORDINATE:g}, which is not on the earth: repair it."
         )
 
 

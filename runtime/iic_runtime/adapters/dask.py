@@ -2,7 +2,7 @@
 
 A task is the plan of the run and a few parts. All else is in the folder of parts, which the workers share with the
 caller: the manifest, a copy of the model, the parts themselves. So a worker that dies costs only the parts that it
-had in work, and a run that ends can be resumed by any number of workers, or none.
+was working on, and a run that ends can be resumed by any number of workers, or none.
 """
 
 import logging

@@ -145,7 +145,7 @@ def choose_best(trials: Sequence[Trial], parity: Parity | None = None) -> Trial 
 def _usable_devices(file: ModelFile) -> tuple[list[Device], list[str]]:
     """Return the devices that open a model, and a sentence about each of the others.
 
-    Opening also makes the comparison of OpenVINO with ONNX Runtime, which is no part of its start-up.
+    Opening also makes the comparison of OpenVINO with ONNX Runtime, which is not part of its start-up.
     """
     if file.engine is not None:
         open_engine(file, "tensorrt")

@@ -75,13 +75,13 @@ class Parity:
         """
         if not self.tiles_equal:
             raise DeviceError(
-                f"{engine} gives the model {name} other labels in tiles than on the whole image, so that maps would "
+                f"{engine} gives the model {name} other labels in tiles than on the whole image, so maps would "
                 "depend on `tile`; use `device` cpu."
             )
         if self.labels_differing > (1 - MIN_AGREEMENT) * self.pixels:
             raise DeviceError(
-                f"{engine} gives {self.labels_differing} of {self.pixels} labels of the model {name} otherwise than "
-                "ONNX Runtime; use `device` cpu."
+                f"{engine} gives {self.labels_differing} of {self.pixels} labels of the model {name} that differ "
+                "from ONNX Runtime's; use `device` cpu."
             )
 
 

@@ -26,7 +26,7 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Head:
-    """A head that can be written into a graph: linear, and a hidden layer of rectified units beside it if wanted.
+    """A head that can be written into a graph: linear, and a hidden layer of rectified units beside it if there is one.
 
     Attributes:
         weight: `[classes, features]`.
@@ -128,7 +128,7 @@ def with_probabilities(content: bytes, classes: int) -> bytes:
 
 
 def smooth_probabilities(content: bytes, reach: int) -> bytes:
-    """Return a model whose class probabilities are averaged over squares, in place of an averaging of before.
+    """Return a model whose class probabilities are averaged over squares, in place of any earlier averaging.
 
     The card's halo must change with the reach.
 

@@ -52,7 +52,7 @@ def label_parts(
         on_tile: Called after each tile with the tile and whether it held data and was run.
 
     Raises:
-        IICError: A read, a run or a write failed. Parts that were written before stay; those in work are lost.
+        IICError: A read, a run or a write failed. Parts that were written before stay; those in progress are lost.
     """
     # One reader keeps GDAL's block cache warm for neighbouring tiles; only a GPU outruns it.
     readers = 1 if segmenter.spec.on_cpu else GPU_READERS

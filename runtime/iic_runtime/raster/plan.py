@@ -31,7 +31,7 @@ from iic_runtime.raster.outputs import Outputs
 from iic_runtime.raster.unsure import Unsure, choose_unsure
 from iic_runtime.segmenter import Segmenter
 
-# A part is held in memory until it is written, and a run that is killed loses at most the parts in work.
+# A part is held in memory until it is written, and a run that is killed loses at most the parts in progress.
 PART_PIXELS = 4 << 20
 # Limits of GDAL's block cache in bytes.
 CACHE_LIMITS = (64 << 20, 256 << 20)

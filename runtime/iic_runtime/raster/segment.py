@@ -82,7 +82,7 @@ class Summary:
         return f"{self.map}: {self.pixels / 1e6:.2f} Mpx in {self.seconds:.1f} s ({speed:.2f} Mpx/s, {self.provider})"
 
     def _repr_html_(self) -> str:
-        """Show scene and map in a notebook, where one can zoom and compare them; what is gone is said instead."""
+        """Show scene and map in a notebook, where one can zoom and compare them; a sentence says so if one is gone."""
         from iic_geotools.products.web.page import embed, web_page
 
         try:

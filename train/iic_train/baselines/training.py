@@ -1,4 +1,4 @@
-"""Training a trunk by another task than IIC, on the batches and views of a run."""
+"""Training a trunk by a task other than IIC, on the batches and views of a run."""
 
 import math
 from collections.abc import Iterable

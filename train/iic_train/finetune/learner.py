@@ -30,7 +30,7 @@ from iic_train.views.settings import Light
 
 CALIBRATION_STEPS = 40
 CALIBRATION, PIXEL_PASS, UNLABELLED_PASS = 2_000_001, 2_000_002, 2_000_003
-"""Numbers of passes that are no epochs."""
+"""Numbers of passes that are not epochs."""
 PIXEL_CROPS, PIXELS_PER_CROP = 1500, 150
 """Number of crops, and of pixels of each, that the path of single pixels is trained on."""
 PIXEL_DECAY = 1e-3

@@ -63,7 +63,7 @@ def assess_map(
         map: The map.
         samples: Points with a class field, in any CRS; those without a class are left out.
         label_field: The field that holds the class; by default the only one, or one with a usual name.
-        design: "stratified", or "simple" for a simple random sample whose estimates shall not use the map's areas.
+        design: "stratified", or "simple" for a simple random sample whose estimates must not use the map's areas.
         reports: Files to write, each .html, .json or .csv.
         overwrite: Whether to replace files that exist.
 

@@ -37,7 +37,7 @@ SIDE = 2048
 """The longest side in pixels of the pictures in a page: larger scenes are reduced."""
 _QUALITY = 85
 _OPACITY = 0.6
-# Square metres from which on areas are given in this unit.
+# Square metres from which areas are given in this unit.
 _UNITS = ((1e9, 1e6, "km²"), (1e4, 1e4, "ha"), (0.0, 1.0, "m²"))
 
 

@@ -15,7 +15,7 @@ from iic_runtime.model.select import INDEX_VARIABLE
 
 _LOG = logging.getLogger(__name__)
 MAX_MODEL = 512 << 20
-"""The most bytes that a model may have that is downloaded."""
+"""The most bytes that a downloaded model may have."""
 
 
 def get_model(model: str, *, index: str | os.PathLike[str] | None = None, refresh: bool = False) -> ModelFile:
