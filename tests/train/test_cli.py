@@ -158,9 +158,9 @@ def test_label_rasters_are_for_evaluation_only(tmp_path: Path) -> None:
     assert "one-to-one" in said
     run = newest_run(tmp_path / "runs")
     assert run.metrics()[0]["accuracy"]["chosen"] > 0
-    found = json.loads(call("evaluate", "--runs", runs, "--json"))
-    assert found["classes"] == ["green", "grey", "bright"]
-    assert 0.3 < found["accuracy"] <= 1
+    evaluation = json.loads(call("evaluate", "--runs", runs, "--json"))
+    assert evaluation["classes"] == ["green", "grey", "bright"]
+    assert 0.3 < evaluation["accuracy"] <= 1
     kmeans = json.loads(call("evaluate", "--runs", runs, "--json", "--baseline", "kmeans"))
     assert kmeans["accuracy"] > 0.95
     assert "accuracy" in call("evaluate", "--runs", runs, "--baseline", "random")

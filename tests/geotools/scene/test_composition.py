@@ -284,7 +284,7 @@ def test_bands_that_do_not_lie_on_each_other(make_scene: MakeScene) -> None:
         stack(scene("part.tif", 19, COARSE))
     with pytest.raises(SceneError, match="different CRSs"):
         stack(scene("zone.tif", 20, COARSE, "EPSG:32632"))
-    with pytest.raises(SceneError, match="different sizes, and not all of them a CRS"):
+    with pytest.raises(SceneError, match="different sizes, and not all of them have a CRS"):
         stack(scene("plain.tif", 20, Affine.identity(), None))
 
 

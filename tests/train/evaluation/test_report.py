@@ -88,9 +88,9 @@ def fill(run: Run, *, accuracy: bool) -> None:
 def test_evaluate_looks_at_the_sub_head_that_the_loss_chose(tmp_path: Path, make: object) -> None:
     run, data = make(tmp_path)  # type: ignore[operator]
     fill(run, accuracy=True)
-    found = evaluate(run, data)
+    evaluation = evaluate(run, data)
     network = run.network()
-    confusions = np.zeros((2, found.sub_heads[0].mapping.__len__(), len(data.classes)), np.int64)
+    confusions = np.zeros((2, evaluation.sub_heads[0].mapping.__len__(), len(data.classes)), np.int64)
     for index in range(len(data.test)):
         raw = torch.from_numpy(np.ascontiguousarray(data.test.image(index)))[None]
         view = raw[..., 1:9, 1:9] if make is image_run else _centre(raw, 16)
@@ -100,15 +100,15 @@ def test_evaluate_looks_at_the_sub_head_that_the_loss_chose(tmp_path: Path, make
         )
         for sub_head, answer in enumerate(network(view)[0].argmax(1)):
             np.add.at(confusions[sub_head], (np.atleast_1d(answer).ravel(), truth.ravel()), 1)
-    assert found.chosen == 1
+    assert evaluation.chosen == 1
     for sub_head, counts in enumerate(confusions):
         masses = counts.sum(1) / counts.sum()
-        assert found.sub_heads[sub_head].occupancy == pytest.approx(tuple(masses))
-        assert found.sub_heads[sub_head].many_to_one.accuracy == pytest.approx(
+        assert evaluation.sub_heads[sub_head].occupancy == pytest.approx(tuple(masses))
+        assert evaluation.sub_heads[sub_head].many_to_one.accuracy == pytest.approx(
             counts.max(1).sum() / counts.sum()
         )
     kept = json.loads((run.path / "evaluation.json").read_text())
-    assert kept["accuracy"] == found.accuracy
+    assert kept["accuracy"] == evaluation.accuracy
     assert kept["epoch"] == 1
 
 

@@ -59,7 +59,9 @@ def test_a_run_with_labels() -> None:
     data = Dataset(
         "toy", False, part, part, map=part, test=part, classes=("road", "roof <flat>", "tree", "field")
     )
-    found = evaluate_clusters(lambda x: torch.stack([x[:, 0, 0, 0] * 0, x[:, 0, 0, 0]]), data, 4, chosen=1)
+    evaluation = evaluate_clusters(
+        lambda x: torch.stack([x[:, 0, 0, 0] * 0, x[:, 0, 0, 0]]), data, 4, chosen=1
+    )
     chosen = np.arange(0, 40, 2)
     pictures = cluster_pictures(np.eye(4)[labels[chosen]], labels[chosen], data.classes)
     story = Story(
@@ -67,7 +69,7 @@ def test_a_run_with_labels() -> None:
         facts={"preset": "toy"},
         heads={"a": epochs(12, accuracy=False), "b": epochs(4, accuracy=True)},
         chosen=1,
-        evaluation=found.to_json(),
+        evaluation=evaluation.to_json(),
         pictures=pictures,
         config={"network": {"name": "6c"}, "seed": 3},
     )
