@@ -6,6 +6,7 @@ python3 qgis_render.py PICTURE.png LAYER...
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 from qgis.core import (
     QgsApplication,
@@ -22,7 +23,7 @@ from qgis.core import (
 from qgis.PyQt.QtCore import QRectF
 
 
-def legend(layer):
+def legend(layer: Any) -> Any:
     renderer = layer.renderer()
     if isinstance(layer, QgsVectorLayer):
         return {entry.value(): entry.symbol().color().name() for entry in renderer.categories()}
@@ -31,7 +32,7 @@ def legend(layer):
     return {entry.label: entry.color.name() for entry in renderer.classes()}
 
 
-def draw(layers, picture):
+def draw(layers: list[Any], picture: str) -> Any:
     project = QgsProject.instance()
     project.addMapLayers(layers)
     layout = QgsLayout(project)

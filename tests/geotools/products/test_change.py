@@ -51,11 +51,9 @@ def from_to(before: int, after: int) -> str:
 def test_maps_of_one_grid(tmp_path: Path, tile: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_TILE", tile)
     before, after = random_labels(50, 61, 3, seed=1), random_labels(50, 61, 3, seed=2)
-    paths = [
-        write_map(tmp_path / f"{name}.tif", values, classes=CLASSES)
-        for name, values in (("before", before), ("after", after))
-    ]
-    result = change_map(*paths, tmp_path / "change.tif")
+    first = write_map(tmp_path / "before.tif", before, classes=CLASSES)
+    second = write_map(tmp_path / "after.tif", after, classes=CLASSES)
+    result = change_map(first, second, tmp_path / "change.tif")
     expected = counted(before, after)
     assert (result.transitions.pixels == expected).all()
     assert result.transitions.hectares == pytest.approx(expected * PIXEL_HA)

@@ -21,6 +21,7 @@ from iic_geotools.geobox import GeoBox
 from iic_geotools.products import cleaning
 from iic_geotools.products.cleaning import Cleaning, clean_map
 from iic_geotools.products.majority import Majority
+from iic_geotools.products.patches import Read
 from iic_geotools.products.sieve import Sieve
 from iic_geotools.tiling import Rect
 
@@ -133,7 +134,7 @@ def test_tiles_without_data_are_not_read(
     cores = []
     smooth = Majority.__call__
 
-    def record(self: Majority, read: cleaning.Read, core: Rect) -> np.ndarray:
+    def record(self: Majority, read: Read, core: Rect) -> np.ndarray:
         cores.append(core)
         return smooth(self, read, core)
 

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -74,7 +75,8 @@ def test_an_interrupted_run_resumes_with_clean_tiles(
 ) -> None:
     monkeypatch.setattr(cleaning, "TILE", 100)
     out = tmp_path / "map.tif"
-    sieve_tile, calls = Sieve.__call__, []
+    sieve_tile = Sieve.__call__
+    calls: list[Any] = []
 
     def run(sieve: float = SIEVE) -> int:
         calls.clear()

@@ -98,9 +98,7 @@ def parts(out: Path) -> set[str]:
 
 
 @pytest.fixture
-def interrupted(
-    slow_scene: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., Path]:
+def interrupted(slow_scene: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(plan, "PART_PIXELS", 8 * 64 * 64)
     out = tmp_path / "map.tif"
     with pytest.raises(Stop):

@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyogrio
@@ -32,9 +33,9 @@ def read(path: Path) -> np.ndarray:
         return dataset.read(1)
 
 
-def triangle(tmp_path: Path, crs: str) -> tuple[Path, dict[str, object]]:
+def triangle(tmp_path: Path, crs: str) -> tuple[Path, dict[str, Any]]:
     corners = [[(500020, 5399990), (500120, 5399940), (500030, 5399905), (500020, 5399990)]]
-    shape = {"type": "Polygon", "coordinates": corners}
+    shape: dict[str, Any] = {"type": "Polygon", "coordinates": corners}
     moved = transform_geom("EPSG:32631", crs, shape)
     path = tmp_path / "aoi.geojson"
     feature = {"type": "Feature", "properties": {}, "geometry": moved}

@@ -1,5 +1,6 @@
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -78,7 +79,7 @@ def fill(run: Run, *, accuracy: bool) -> None:
             for head, count in counts.items()
             if count
         }
-        row = {"epoch": epoch, "seconds": 90.0, "images_per_second": 1234.0, "train": heads}
+        row: dict[str, Any] = {"epoch": epoch, "seconds": 90.0, "images_per_second": 1234.0, "train": heads}
         if accuracy:
             row["accuracy"] = {"chosen": 0.5, "sub_heads": [0.4, 0.5], "label_picked": 0.5}
         run.append_metrics(row)

@@ -67,7 +67,7 @@ def finetune(
     """Fine-tune a run with labels: of pixels (--labels), or of the images of its data set, as for STL10."""
     with shell(quiet=quiet, traceback=traceback), show_progress(quiet=quiet) as progress:
         if labels:
-            from iic_train.finetune.scene_config import finetune_scenes
+            from iic_train.finetune.scene_runs import finetune_scenes
 
             tuned = finetune_scenes(
                 open_run(run, runs),
