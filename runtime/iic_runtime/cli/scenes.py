@@ -73,7 +73,7 @@ def search(
             api,
             out,
             collection=collection,
-            bbox=parse_bounds(bbox, "bbox"),
+            bbox=parse_bounds(bbox, "bbox", "degrees"),
             dates=dates,
             max_cloud=max_cloud,
             limit=limit,
