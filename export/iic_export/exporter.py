@@ -33,7 +33,7 @@ from iic_geotools.errors import MissingPackageError, UsageError
 from iic_geotools.files import check_absent, check_folder, check_name, check_suffix, write_atomically
 from iic_runtime.engine.base import Engine
 from iic_runtime.model.card import Card, Precision
-from iic_runtime.model.file import ENGINE_SUFFIX
+from iic_runtime.model.engine_card import ENGINE_SUFFIX
 from iic_runtime.model.onnx_head import FEATURES, PROBABILITIES
 
 Format = Literal["onnx", "tensorrt"]

@@ -23,7 +23,8 @@ from iic_runtime.engine.base import Engine, open_engine
 from iic_runtime.engine.gpu import Gpu, find_gpu
 from iic_runtime.engine.tensorrt import import_tensorrt
 from iic_runtime.model.card import Card
-from iic_runtime.model.file import ENGINE_SUFFIX, EngineFacts, ModelFile, write_engine_card
+from iic_runtime.model.engine_card import ENGINE_SUFFIX, EngineFacts, write_engine_card
+from iic_runtime.model.file import ModelFile
 
 if TYPE_CHECKING:
     import tensorrt as trt

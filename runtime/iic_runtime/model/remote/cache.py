@@ -8,7 +8,8 @@ from pathlib import Path
 
 from iic_geotools.errors import ModelError, OutputError, UsageError
 from iic_geotools.files import CACHE_VARIABLE, cache_folder, write_atomically
-from iic_runtime.model.file import ENGINE_SUFFIX, ModelFile
+from iic_runtime.model.engine_card import ENGINE_SUFFIX
+from iic_runtime.model.file import ModelFile
 from iic_runtime.model.remote.address import DIGEST, Address, is_address
 from iic_runtime.model.remote.collection import Collection
 from iic_runtime.model.select import INDEX_VARIABLE

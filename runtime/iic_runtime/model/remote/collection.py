@@ -12,7 +12,8 @@ from iic_geotools.classmap.classes import MAX_NAME
 from iic_geotools.errors import ModelError, OutputError, UsageError
 from iic_geotools.files import check_suffix, write_atomically
 from iic_runtime.model.card import MAX_TEXT
-from iic_runtime.model.file import ENGINE_SUFFIX, ModelFile
+from iic_runtime.model.engine_card import ENGINE_SUFFIX
+from iic_runtime.model.file import ModelFile
 from iic_runtime.model.remote.address import DIGEST, Address, is_address
 from iic_runtime.model.select import resolution_range
 
