@@ -229,9 +229,11 @@ def _copy(virtual: Path, target: Path, options: Mapping[str, str]) -> None:
 def _is_nearly_empty(full: Level, options: Mapping[str, str]) -> bool:
     """Whether a map has so many empty blocks that it is not left to GDAL's driver, which looks at all of them."""
     driver_only = {"OVERVIEW_COMPRESS", "OVERVIEW_PREDICTOR", "PREDICTOR"} & set(options)
-    wanted = _is_sparse(options) and options["BIGTIFF"].upper() != "NO" and not driver_only
+    possible = _is_sparse(options) and options["BIGTIFF"].upper() != "NO" and not driver_only
     return (
-        wanted and full.touched.size >= MANY_BLOCKS and full.touched.sum() < NEARLY_EMPTY * full.touched.size
+        possible
+        and full.touched.size >= MANY_BLOCKS
+        and full.touched.sum() < NEARLY_EMPTY * full.touched.size
     )
 
 
