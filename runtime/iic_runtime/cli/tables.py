@@ -14,7 +14,7 @@ from iic_geotools.cli import as_options, print_error
 from iic_geotools.cli.tables import open_console
 from iic_runtime.benchmark.benchmark import Benchmark
 from iic_runtime.benchmark.trial import Trial
-from iic_runtime.engine.parity import Parity
+from iic_runtime.engine.parity import EngineParity
 from iic_runtime.model.card import Card
 from iic_runtime.model.file import ModelFile
 from iic_runtime.model.remote.collection import Entry
@@ -214,7 +214,7 @@ def _trial_row(name: str, trial: Trial) -> tuple[str, ...]:
     )
 
 
-def _describe_parity(parity: Parity) -> str:
+def _describe_parity(parity: EngineParity) -> str:
     tiles = "tiles equal the whole image" if parity.tiles_equal else "tiles differ from the whole image"
     return (
         f"OpenVINO: {parity.labels_differing} of {parity.pixels} labels differ from ONNX Runtime's, confidence by "
