@@ -136,8 +136,8 @@ def add_preset(app: typer.Typer, preset_name: str, summary: str) -> None:
 
 def _preset_help(preset_name: str, summary: str) -> str:
     plain, overclustered = UNSUPERVISED[preset_name].size, OVERCLUSTERED[preset_name].size
-    other = "" if plain == overclustered else f", or {overclustered} px with --overcluster"
-    return f"{summary} Published settings unless options change them; images of {plain} px{other}."
+    other = "" if plain == overclustered else f", or {overclustered} with --overcluster"
+    return f"{summary} Published settings unless options change them; images of {plain} pixels{other}."
 
 
 def _show_defaults(command: Callable[..., None], plain: Published, overclustered: Published) -> None:
