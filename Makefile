@@ -20,7 +20,7 @@ lint: $(VENV)/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/mypy tests/export tests/test_docs.py tests/test_public_api.py tests/same_bytes.py
+	$(BIN)/mypy tests
 	$(BIN)/lint-imports
 
 # The tests with a report of the lines they reach: on the terminal, and as pages in htmlcov/.

@@ -24,10 +24,10 @@ from numpy.typing import NDArray
 from sklearn.ensemble import RandomForestClassifier
 
 from iic_train.config import TrainConfig
+from iic_train.finetune.chips import LabelledChips, read_chips
 from iic_train.finetune.crops import Crops
 from iic_train.finetune.heldout import HeldOut, pixel_logs
-from iic_train.finetune.pixels import train_fold
-from iic_train.finetune.samples import LabelledChips, read_chips
+from iic_train.finetune.pixel_runs import train_fold
 from iic_train.recipes.learnt import learnt_config
 from iic_train.recipes.named import LEARNT_RECIPES
 

@@ -23,10 +23,10 @@ def peak_bytes(name: str, micro_batch: int | None, amp: bool) -> int:
     from torch._subclasses import FakeTensorMode
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    from iic_train.data.loading import Batch
+    from iic_train.data.loader import Batch
     from iic_train.losses.step import Pairs, make_pairs, step_objective
     from iic_train.models.networks import Network
-    from iic_train.recipes.published import preset
+    from iic_train.recipes.presets import preset
     from iic_train.views.pairs import Move
 
     class Meter(TorchDispatchMode):
@@ -80,7 +80,7 @@ def peak_bytes(name: str, micro_batch: int | None, amp: bool) -> int:
 
 def main() -> None:
     """Print the table."""
-    from iic_train.recipes.published import PRESETS, preset
+    from iic_train.recipes.presets import PRESETS, preset
 
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter

@@ -19,11 +19,11 @@ from pathlib import Path
 
 import torch
 
-from iic_train.evaluation.baselines import score_baseline
+from iic_train.baselines.score import score_baseline
 from iic_train.evaluation.evaluate import Evaluation, evaluate
 from iic_train.evaluation.report import write_report
 from iic_train.recipes.mnist_small import CONFIG
-from iic_train.recipes.published import preset
+from iic_train.recipes.presets import preset
 from iic_train.trainer import train
 
 

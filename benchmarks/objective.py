@@ -80,12 +80,12 @@ def main() -> None:
         plain = 0.0
         for form in options.forms:
             command = [sys.executable, __file__, *sys.argv[1:], "--one", form, str(clusters)]
-            found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-            seconds = found["forward"] + found["backward"]
+            figures = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+            seconds = figures["forward"] + figures["backward"]
             plain = plain or seconds
             print(
-                f"{clusters:>3} {form:>15} {found['forward']:>10.3f} {found['backward']:>10.3f} "
-                f"{plain / seconds:>8.1f}x {found['extra_mb']:>8.0f} {found['loss']:>12.8f}",
+                f"{clusters:>3} {form:>15} {figures['forward']:>10.3f} {figures['backward']:>10.3f} "
+                f"{plain / seconds:>8.1f}x {figures['extra_mb']:>8.0f} {figures['loss']:>12.8f}",
                 flush=True,
             )
 

@@ -20,8 +20,8 @@ from typing import Any
 
 import torch
 
-from iic_train.evaluation.baselines import kmeans_baseline
 from iic_train.evaluation.evaluate import evaluate
+from iic_train.evaluation.kmeans import kmeans_baseline
 from iic_train.recipes.rasters import DEFAULTS, train_rasters
 
 FLAIR = ("ground=2,3,4", "building=1,18", "vegetation=6,7,8,9,10,11,12,15,16,17", "water=5")

@@ -4,6 +4,7 @@
     python benchmarks/segment.py --bundled [--scene SCENE.tif]       # the bundled models: speed and memory
     python benchmarks/segment.py --memory                            # peak memory from 16 Mpx to 1.6 Gpx
     python benchmarks/segment.py --sparse                            # 100 Gpx, 0.1 % of it data
+    python benchmarks/segment.py --start                             # processor time of commands that do little
 
 Every measurement runs in a process of its own, so that peak memory is its own; ratios are what counts.
 GeoDeep (`pip install geodeep`) is left out where it is not installed.
@@ -146,25 +147,25 @@ def measure(function: str, *arguments: object) -> dict[str, Any]:
     """Run a function of this file in a process of its own; add its peak memory."""
     command = [sys.executable, __file__, "--run", function, *map(str, arguments)]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    figures: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return figures
 
 
 def run_here(function: str, folder: str, scene: str, *more: str) -> None:
     """What `measure` starts."""
-    found = {"engine": engine_alone, "end": end_to_end, "geodeep": with_geodeep}[function](
+    figures = {"engine": engine_alone, "end": end_to_end, "geodeep": with_geodeep}[function](
         Path(folder), Path(scene), *more
     )  # type: ignore[operator]
-    found["cpu_seconds"] = time.process_time()
-    found["peak_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(json.dumps(found))
+    figures["cpu_seconds"] = time.process_time()
+    figures["peak_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(json.dumps(figures))
 
 
-def row(name: str, found: dict[str, Any], against: dict[str, Any]) -> None:
+def row(name: str, figures: dict[str, Any], against: dict[str, Any]) -> None:
     """One line of the table."""
-    speed = found["pixels"] / 1e6 / found["seconds"]
-    ratio = against["seconds"] / found["seconds"]
-    print(f"{name:<34}{speed:8.2f} Mpx/s {ratio:8.2f} x {found['peak_mb']:9.0f} MB")
+    speed = figures["pixels"] / 1e6 / figures["seconds"]
+    ratio = against["seconds"] / figures["seconds"]
+    print(f"{name:<34}{speed:8.2f} Mpx/s {ratio:8.2f} x {figures['peak_mb']:9.0f} MB")
 
 
 def fastest(
@@ -174,9 +175,9 @@ def fastest(
     best: dict[tuple[str, ...], dict[str, Any]] = {}
     for _ in range(repeats):
         for job in jobs:
-            found = measure(job[0], folder, scene, *job[1:])
-            if job not in best or found["seconds"] < best[job]["seconds"]:
-                best[job] = found
+            figures = measure(job[0], folder, scene, *job[1:])
+            if job not in best or figures["seconds"] < best[job]["seconds"]:
+                best[job] = figures
     return best
 
 
@@ -210,10 +211,10 @@ def memory(folder: Path, sides: tuple[int, ...]) -> None:
     """Peak memory as the scene grows."""
     for side in sides:
         scene = make_scene(folder / "scene.tif", side)
-        found = measure("end", folder, scene, "tiny.onnx")
-        print(
-            f"{side * side / 1e6:8.0f} Mpx {found['peak_mb']:8.0f} MB {side * side / 1e6 / found['seconds']:8.2f} Mpx/s"
-        )
+        figures = measure("end", folder, scene, "tiny.onnx")
+        megapixels = side * side / 1e6
+        speed = megapixels / figures["seconds"]
+        print(f"{megapixels:8.0f} Mpx {figures['peak_mb']:8.0f} MB {speed:8.2f} Mpx/s")
         sys.stdout.flush()
 
 
@@ -230,10 +231,29 @@ def sparse(folder: Path) -> None:
         folder / "dense.vrt", tile, 10 * piece, [(i % 10 * piece, i // 10 * piece) for i in range(95)]
     )
     for name, scene in (("dense", dense), ("sparse", empty)):
-        found = measure("end", folder, scene, "four.onnx")
+        figures = measure("end", folder, scene, "four.onnx")
         print(
-            f"{name:<8}{found['tiles_run']:6d} tiles run {found['seconds']:8.1f} s "
-            f"({found['cpu_seconds']:.1f} s of processor time) {found['peak_mb']:8.0f} MB"
+            f"{name:<8}{figures['tiles_run']:6d} tiles run {figures['seconds']:8.1f} s "
+            f"({figures['cpu_seconds']:.1f} s of processor time) {figures['peak_mb']:8.0f} MB"
+        )
+
+
+def start(folder: Path, repeats: int) -> None:
+    """Processor time of a command's help, and of mapping each small example scene with its bundled model."""
+    examples = Path(__file__).parent.parent / "examples"
+    commands = {"--help": ["--help"]}
+    for scene in ("scene.tif", "sentinel2.tif"):
+        commands[f"examples/{scene}"] = [str(examples / scene), str(folder / "map.tif"), "-q", "--overwrite"]
+    code = "from iic_runtime.cli.segment_raster import main; main()"
+    for name, arguments in commands.items():
+        seconds = []
+        for _ in range(repeats):
+            before = resource.getrusage(resource.RUSAGE_CHILDREN)
+            subprocess.run([sys.executable, "-c", code, *arguments], check=True, capture_output=True)
+            after = resource.getrusage(resource.RUSAGE_CHILDREN)
+            seconds.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+        print(
+            f"iic-segment-raster {name:<24}{min(seconds):6.2f} s of processor time, the least of {repeats} runs"
         )
 
 
@@ -272,6 +292,7 @@ def main() -> None:
     parser.add_argument("--memory", action="store_true")
     parser.add_argument("--sides", type=int, nargs="+", default=[4000, 12_000, 40_000])
     parser.add_argument("--sparse", action="store_true")
+    parser.add_argument("--start", action="store_true")
     parser.add_argument("--run", nargs="+", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.run:
@@ -287,6 +308,8 @@ def main() -> None:
             memory(folder, tuple(arguments.sides))
         elif arguments.sparse:
             sparse(folder)
+        elif arguments.start:
+            start(folder, arguments.repeats)
         else:
             scene = arguments.scene or make_scene(folder / "scene.tif", arguments.side)
             (bundled if arguments.bundled else throughput)(folder, scene, arguments.repeats)

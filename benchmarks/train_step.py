@@ -28,12 +28,12 @@ def main() -> None:
     from torch import Tensor
     from torch.nn import functional as F
 
-    from iic_train.data.loading import Batch
+    from iic_train.data.loader import Batch
     from iic_train.losses import objective
     from iic_train.losses.correlation import joint_counts
     from iic_train.losses.step import pair_terms
     from iic_train.models.networks import Network
-    from iic_train.recipes.published import preset
+    from iic_train.recipes.presets import preset
 
     def plain_counts(a: Tensor, b: Tensor, radius: int, chunk: int | None = None) -> Tensor:
         return F.conv2d(a.transpose(0, 1), b.transpose(0, 1), padding=radius).permute(2, 3, 0, 1)

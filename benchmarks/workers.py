@@ -83,14 +83,14 @@ def main() -> None:
                 *map(str, (scene, out, place / "model.onnx", workers)),
             ]
             told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-            found = json.loads(told.splitlines()[-1])
-            alone = alone or found["map"]
-            speed = arguments.side**2 / 1e6 / found["map"]
+            figures = json.loads(told.splitlines()[-1])
+            alone = alone or figures["map"]
+            speed = arguments.side**2 / 1e6 / figures["map"]
             name = f"{workers} workers" if workers else "alone"
             same = out.read_bytes() == (place / "map0.tif").read_bytes()
             print(
-                f"{name:>10} {found['start']:8.1f} {found['map']:8.1f} {speed:8.2f} {alone / found['map']:9.2f} "
-                f"{found['peak'] / 1e6:13.0f}{'' if same else '  THE MAP DIFFERS'}"
+                f"{name:>10} {figures['start']:8.1f} {figures['map']:8.1f} {speed:8.2f} {alone / figures['map']:9.2f} "
+                f"{figures['peak'] / 1e6:13.0f}{'' if same else '  THE MAP DIFFERS'}"
             )
 
 

@@ -16,28 +16,29 @@ from iic_geotools.cli import (
     parse_number_range,
     shell,
 )
+from iic_geotools.cli.options import LabelField
 from iic_geotools.errors import MissingPackageError, UsageError
 
 if TYPE_CHECKING:
-    from iic_export.naming import Naming
-    from iic_export.tensorrt import EngineOptions
+    from iic_export.name_clusters import Naming
+    from iic_export.tensorrt_build import EngineOptions
 
 app = App()
 main = app
 
 RunFolder = Annotated[
     Path | None,
-    typer.Argument(help="Run folder, or its name under --runs. [default: the newest]", show_default=False),
+    typer.Argument(help="Run folder, or its name under --runs.", show_default="the newest"),
 ]
 Out = Annotated[
     Path | None,
-    typer.Option("--out", "-o", help="Model file. [default: model.onnx or model.engine]", show_default=False),
+    typer.Option("--out", "-o", help="Model file.", show_default="model.onnx or model.engine"),
 ]
 BestSubhead = Annotated[
     bool,
     typer.Option("--best-subhead", help="Take the sub-head with the lowest IIC loss; this is the default."),
 ]
-SubHead = Annotated[int | None, typer.Option(help="Take another sub-head, by its number.")]
+SubHead = Annotated[int | None, typer.Option(help="Take this sub-head instead, by its number.")]
 Checkpoint = Annotated[
     Literal["best", "last", "finetuned"],
     typer.Option(help="Take the weights of the best or the last epoch, or a fine-tuned clustering network."),
@@ -48,8 +49,8 @@ PrecisionName = Annotated[
 MinAgreement = Annotated[
     float | None,
     typer.Option(
-        help="Share of labels that must equal the trained network's. [default: 0.9999 in fp32, else 0.99]",
-        show_default=False,
+        help="Share of labels that must equal the trained network's.",
+        show_default="0.9999 in fp32, else 0.99",
     ),
 ]
 Probabilities = Annotated[
@@ -81,14 +82,13 @@ OwnLabels = Annotated[
     bool,
     typer.Option("--own-labels", help="Name the clusters by the labels that the run was evaluated with."),
 ]
-LabelField = Annotated[str | None, typer.Option(help="Field of --labels that holds the class.")]
 LabelClasses = Annotated[
     list[str] | None,
     typer.Option(
         "--label-class",
         metavar="NAME=VALUE,...[:#COLOUR]",
-        help="Group values of label rasters into a class. [default: every value is a class]",
-        show_default=False,
+        help="Group values of label rasters into a class.",
+        show_default="every value is a class",
     ),
 ]
 Balance = Annotated[
@@ -101,11 +101,9 @@ Balance = Annotated[
 ]
 Scenes = Annotated[
     list[Path] | None,
-    typer.Option("--scene", help="Scene under --labels. [default: the run's own scenes]", show_default=False),
+    typer.Option("--scene", help="Scene under --labels.", show_default="the run's own scenes"),
 ]
-ModelName = Annotated[
-    str | None, typer.Option(help="Name of the model. [default: that of the run]", show_default=False)
-]
+ModelName = Annotated[str | None, typer.Option(help="Name of the model.", show_default="that of the run")]
 Attribution = Annotated[str, typer.Option(help="Whose data the run was trained on.", show_default=False)]
 Licence = Annotated[str, typer.Option(help="Licence of that data, e.g. CC-BY-4.0.", show_default=False)]
 GsdRange = Annotated[
@@ -114,6 +112,7 @@ GsdRange = Annotated[
         parser=parse_number_range,
         metavar="MIN,MAX",
         help="Ground resolutions in metres per pixel that the model is meant for.",
+        show_default="those that it was trained at",
     ),
 ]
 Stac = Annotated[Path | None, typer.Option(help="Also write the card as a STAC item (.json).")]
@@ -187,10 +186,10 @@ def export(
 
 
 def _engine_options(tile: int, batch: int, workspace: str, portable: bool) -> "EngineOptions":
-    from iic_export.tensorrt import EngineOptions
+    from iic_export.tensorrt_build import EngineOptions
     from iic_runtime.cli.options import parse_size
 
-    return EngineOptions(tile, batch, parse_size(workspace), portable)
+    return EngineOptions(tile, batch, parse_size(workspace, "--workspace"), portable)
 
 
 def _naming(
@@ -209,6 +208,6 @@ def _naming(
                 "--label-class and --balance apply only to --labels or --own-labels; give one of them."
             )
         return None
-    from iic_export.naming import Naming
+    from iic_export.name_clusters import Naming
 
     return Naming(labels, label_field, label_class, scenes, own_labels, balance)

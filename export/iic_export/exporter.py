@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -13,9 +12,8 @@ import onnx
 from numpy.typing import NDArray
 from torch import Tensor
 
-from iic_export.graph import with_outputs
-from iic_export.head import TrainedHead, Weights, find_run, load_head, sample_images
-from iic_export.naming import NamedClusters, Naming, name_clusters
+from iic_export.draft_card import draft_card
+from iic_export.name_clusters import Naming, name_clusters
 from iic_export.precision import float_graph, quantise
 from iic_export.proof import (
     Parity,
@@ -26,24 +24,21 @@ from iic_export.proof import (
     prove_file,
     trained_model,
 )
+from iic_export.sample_images import sample_images
 from iic_export.stac import check_stac, write_stac
-from iic_export.tensorrt import EngineOptions, find_tensorrt, write_engine
-from iic_geotools.classmap.classes import MAX_CLASSES, MapClass, distinct_colours
+from iic_export.tensorrt_build import EngineOptions, find_tensorrt, write_engine
+from iic_export.torch_to_onnx import with_outputs
+from iic_export.trained_head import TrainedHead, Weights, find_run, load_head
 from iic_geotools.errors import MissingPackageError, UsageError
-from iic_geotools.files import check_name, write_atomically
+from iic_geotools.files import check_absent, check_folder, check_name, check_suffix, write_atomically
 from iic_runtime.engine.base import Engine
-from iic_runtime.model.card import Card, FeatureGroup, Origin, Precision
-from iic_runtime.model.file import ENGINE_SUFFIX
-from iic_runtime.model.head import FEATURES, PROBABILITIES
-from iic_train.finetune.figures import held_out_figures
+from iic_runtime.model.card import Card, Precision
+from iic_runtime.model.engine_card import ENGINE_SUFFIX
+from iic_runtime.model.onnx_head import FEATURES, PROBABILITIES
 
 Format = Literal["onnx", "tensorrt"]
 PathLike = str | os.PathLike[str]
-RECORDED_PACKAGES = ("iic-edge", "torch", "onnx", "onnxscript", "onnxruntime", "numpy")
-"""Packages whose versions the card records."""
 TIMED_RUNS = 3
-LEFT_OUT = "places left out in turn"
-"""Where a run that learnt from labels measures how good it is."""
 
 
 @dataclass(frozen=True)
@@ -121,10 +116,10 @@ def export(
     out = Path(out)
     tensorrt = format == "tensorrt"
     check_packages()
-    check_output(out, ENGINE_SUFFIX if tensorrt else ".onnx", overwrite)
+    check_output(out, ENGINE_SUFFIX if tensorrt else ".onnx", "out", overwrite)
     check_precision(precision, min_agreement)
     if stac is not None:
-        check_output(Path(stac), ".json", overwrite)
+        check_output(Path(stac), ".json", "stac", overwrite)
         check_stac()
     if tensorrt:
         find_tensorrt()
@@ -135,7 +130,7 @@ def export(
         raise UsageError("A fine-tuned network has classes already: leave out the labels that name clusters.")
     named = None if naming is None else name_clusters(head, naming)
     merge = None if named is None else named.merge
-    card = draft_card(head, name or head.run.id, attribution, licence, named)
+    card = draft_card(head, name or head.run.id, attribution, licence, named, gsd_range)
     graph = build_graph(head, precision, merge, min_agreement, symmetric=tensorrt)
     outputs = ["labels", "confidence"]
     if (probabilities or not head.config.dense) and not tensorrt:
@@ -143,12 +138,7 @@ def export(
     if head.config.dense and not tensorrt:
         outputs.append(FEATURES)
     model = with_outputs(graph.model, outputs)
-    card = replace(
-        card,
-        gsd_range=gsd_range or _trained_gsd_range(head),
-        precision=precision,
-        parity=graph.figures(),
-    )
+    card = replace(card, precision=precision, parity=graph.figures())
     content, card = prove_file(model.SerializeToString(), card)
     if tensorrt:
         prove = _engine_proof(head, merge, card, min_agreement)
@@ -262,19 +252,18 @@ def check_packages() -> None:
         raise MissingPackageError.for_extra(error.name or "", "cpu,train") from error
 
 
-def check_output(out: Path, suffix: str, overwrite: bool) -> None:
+def check_output(file: Path, suffix: str, argument: str, overwrite: bool) -> None:
     """Refuse before any work what could not be written after it.
 
     Raises:
-        UsageError: The file has another suffix, its folder does not exist, or it exists already.
+        UsageError: The file has another suffix.
+        OutputError: Its folder cannot be written to, or it exists.
     """
-    check_name(out)
-    if out.suffix.lower() != suffix:
-        raise UsageError(f"{out} must end in {suffix}.")
-    if not out.parent.is_dir():
-        raise UsageError(f"There is no folder {out.parent} to write {out.name} to; create it first.")
-    if out.exists() and not overwrite:
-        raise UsageError(f"{out} exists; give another name, or `overwrite`.")
+    check_name(file)
+    check_suffix(file, (suffix,), argument)
+    check_folder(file)
+    if not overwrite:
+        check_absent(file)
 
 
 def check_precision(precision: Precision, min_agreement: float | None) -> None:
@@ -287,113 +276,3 @@ def check_precision(precision: Precision, min_agreement: float | None) -> None:
         raise UsageError(f"`precision` must be one of {', '.join(get_args(Precision))}, not {precision}.")
     if min_agreement is not None and not 0 <= min_agreement <= 1:
         raise UsageError(f"`min_agreement` must be between 0 and 1, not {min_agreement}.")
-
-
-def draft_card(
-    head: TrainedHead,
-    name: str,
-    attribution: str = "",
-    licence: str = "",
-    named: NamedClusters | None = None,
-) -> Card:
-    """Write the card of a head, except for what only the finished graph can tell."""
-    network, config = head.network, head.network.config
-    dense = head.config.dense
-    origin = Origin(
-        run=head.run.id,
-        subhead=head.sub_head,
-        chosen_by=head.chosen_by,
-        loss=head.loss,
-        data=attribution or str(head.run.data.get("attribution", "")) or _data_name(head),
-        licence=licence or str(head.run.data.get("licence", "")),
-        labels=_labels_seen(head),
-    )
-    return Card(
-        name=name,
-        task="segmentation" if dense else "clustering",
-        bands=config.channels,
-        classes=_classes(head) if named is None else named.classes,
-        halo=network.halo if dense else 0,
-        stride=network.stride if dense else 1,
-        memory_per_pixel=1,
-        dtype=head.dtype,
-        offset=config.offset,
-        scale=config.scale,
-        rescale="auto" if head.config.data.rescale == "auto" else None,
-        values="reflectance" if head.config.data.rescale == "reflectance" else None,
-        gsd=head.run.data.get("gsd"),
-        features=tuple(FeatureGroup(*group) for group in getattr(network.trunk, "feature_groups", ())),
-        origin=origin,
-        accuracy=_held_out_accuracy(head),
-        reliability=_reliability(head),
-        packages=package_versions(),
-    )
-
-
-def _classes(head: TrainedHead) -> tuple[MapClass, ...]:
-    """The classes that a run has learnt from labels, or its clusters."""
-    if head.classes:
-        return tuple(map(MapClass, head.classes, distinct_colours(len(head.classes))))
-    learnt = head.config.finetune
-    if learnt is None:
-        return unnamed_classes(head.network.config.clusters_b)
-    return tuple(map(MapClass, learnt.classes, learnt.colours or distinct_colours(len(learnt.classes))))
-
-
-def _labels_seen(head: TrainedHead) -> str:
-    if head.classes:
-        return f"the training part of {head.config.data.name}"
-    learnt = head.config.finetune
-    if learnt is None:
-        return ""
-    files = [Path(label).name for source in learnt.sources for label in source.labels]
-    named = ", ".join(files[:3]) + (f" and {len(files) - 3} more files" if len(files) > 3 else "")
-    return f"{named or 'rules'} ({', '.join(dict.fromkeys(source.name for source in learnt.sources))})"
-
-
-def _held_out_accuracy(head: TrainedHead) -> dict[str, dict[str, float]]:
-    """What the run measured on places that it left out in turn; nothing if it measured nothing."""
-    figures = held_out_figures(head.run)
-    if figures is None:
-        return {}
-    return {LEFT_OUT: {name: round(figures[name], 4) for name in ("accuracy", "mean_iou")}}
-
-
-def _reliability(head: TrainedHead) -> dict[str, float | str]:
-    figures = held_out_figures(head.run)
-    return {} if figures is None else {"ece": round(figures["calibration_error"], 4), "measured_on": LEFT_OUT}
-
-
-def unnamed_classes(count: int) -> tuple[MapClass, ...]:
-    """Classes for clusters that nobody has named.
-
-    Raises:
-        UsageError: There are more clusters than a map can hold.
-    """
-    if count > MAX_CLASSES:
-        raise UsageError(
-            f"The run has {count} clusters, but a map holds at most {MAX_CLASSES}; train with fewer, or name them "
-            "with `labels`."
-        )
-    return tuple(MapClass(f"cluster {label}", colour) for label, colour in enumerate(distinct_colours(count)))
-
-
-def package_versions() -> dict[str, str]:
-    """Versions of the packages that a model is made with."""
-    versions = {}
-    for package in RECORDED_PACKAGES:
-        try:
-            versions[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return versions
-
-
-def _trained_gsd_range(head: TrainedHead) -> tuple[float, float] | None:
-    gsd_range = head.run.data.get("gsd_range")
-    return None if gsd_range is None else (gsd_range[0], gsd_range[1])
-
-
-def _data_name(head: TrainedHead) -> str:
-    data = head.config.data
-    return ", ".join(Path(scene).name for scene in data.scenes) if data.scenes else data.name

@@ -11,8 +11,9 @@ import onnx
 from numpy.typing import NDArray
 from torch import Tensor
 
-from iic_export.graph import to_onnx
-from iic_export.head import TrainedHead, served_head
+from iic_export.served_head import served_head
+from iic_export.torch_to_onnx import to_onnx
+from iic_export.trained_head import TrainedHead
 from iic_geotools.errors import ModelError
 
 TRACED_SIDE = 38
@@ -84,7 +85,7 @@ def quantise(
             activation_type=QuantType.QInt8 if symmetric else QuantType.QUInt8,
             weight_type=QuantType.QInt8,
             calibrate_method=CalibrationMethod.MinMax,
-            # TensorRT dequantises 8 bits and no 32: its biases stay in float32.
+            # TensorRT dequantises 8 bits, not 32: its biases stay in float32.
             extra_options={
                 "ActivationSymmetric": symmetric,
                 "WeightSymmetric": True,

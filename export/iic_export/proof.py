@@ -27,7 +27,7 @@ from iic_runtime.model.validate import validate_model
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from iic_export.head import TrainedHead
+    from iic_export.trained_head import TrainedHead
 
 MAX_DIFFERENCE = 1e-4
 """Largest difference in a probability that float32 may make."""

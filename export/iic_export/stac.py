@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from iic_export.head import TrainedHead
+from iic_export.trained_head import TrainedHead
 from iic_geotools.classmap.classes import MapClass
 from iic_geotools.errors import IICError, MissingPackageError, OutputError
 from iic_geotools.files import write_atomically

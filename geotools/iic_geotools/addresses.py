@@ -1,10 +1,7 @@
 """Small files of web servers, such as items of catalogues. Rasters are read by GDAL."""
 
 import time
-from http.client import HTTPException
-from urllib.error import HTTPError
 from urllib.parse import urlsplit
-from urllib.request import Request, urlopen
 
 from iic_geotools import __version__
 from iic_geotools.errors import SceneError
@@ -34,6 +31,11 @@ def fetch(address: str) -> bytes:
     Raises:
         SceneError: The server cannot be reached, does not answer, or has no such file; or the file is too large.
     """
+    # Imported here because few runs need them.
+    from http.client import HTTPException
+    from urllib.error import HTTPError
+    from urllib.request import Request, urlopen
+
     for delay in (*RETRY_AFTER, None):
         try:
             with urlopen(Request(address, headers=_HEADERS), timeout=TIMEOUT) as answer:

@@ -1,10 +1,10 @@
-"""Files that are either whole or not there."""
+"""Files that are either whole or not there, and what is checked about outputs before any work."""
 
 import errno
 import hashlib
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -23,6 +23,12 @@ def cache_folder() -> Path:
     if folder:
         return Path(folder)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "iic-edge"
+
+
+def absolute_path(name: str | os.PathLike[str]) -> str:
+    """The absolute path of a file that exists; any other name, such as an address, as it is."""
+    text = os.fspath(name)
+    return str(Path(text).absolute()) if Path(text).exists() else text
 
 
 def is_utf8(name: str) -> bool:
@@ -97,6 +103,47 @@ def check_name(file: Path) -> None:
         raise UsageError(
             f"The name {file.name[:40]}... has {len(file.name.encode())} bytes; give one of at most {LONGEST_NAME}."
         )
+
+
+def check_suffix(file: Path, suffixes: Sequence[str], argument: str) -> None:
+    """Refuse an output whose name does not say a format that it can have.
+
+    Args:
+        file: The output.
+        suffixes: The suffixes that it may have, in lower case.
+        argument: What the caller's argument is called.
+
+    Raises:
+        UsageError: It has another suffix.
+    """
+    if file.suffix.lower() not in suffixes:
+        raise UsageError(f"`{argument}` must end in {' or '.join(suffixes)}, not {file.name}.")
+
+
+def check_apart(outputs: Sequence[Path], inputs: Iterable[Path]) -> None:
+    """Refuse outputs that would be written over each other or over an input.
+
+    Raises:
+        UsageError: Two of them are one file.
+    """
+    resolved = [file.resolve() for file in outputs]
+    if len(set(resolved)) < len(resolved):
+        raise UsageError("Two outputs have the same name; give each a name of its own.")
+    sources = {file.resolve() for file in inputs}
+    for file, target in zip(outputs, resolved, strict=True):
+        if target in sources:
+            raise UsageError(f"{file} is an input; give the output another name.")
+
+
+def check_absent(*outputs: Path) -> None:
+    """Refuse to replace files.
+
+    Raises:
+        OutputError: An output exists.
+    """
+    for file in outputs:
+        if file.exists():
+            raise OutputError(f"{file} exists; give another name, or `overwrite` to replace it.")
 
 
 def check_folder(file: Path) -> None:

@@ -27,7 +27,7 @@ CELL = 64
 
 
 LARGEST_COORDINATE = 1e18
-"""Larger coordinates, and pixels smaller than its inverse, are no places on any planet."""
+"""Larger coordinates, and pixels smaller than its inverse, are not places on any planet."""
 
 
 def places_pixels(transform: Affine) -> bool:

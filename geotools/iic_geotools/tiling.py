@@ -53,7 +53,7 @@ class Rect:
         return Rect(col, row, max(0, right - col), max(0, bottom - row))
 
     def grow(self, pixels: int) -> "Rect":
-        """The rectangle and so many pixels more on each side."""
+        """The rectangle, larger by this many pixels on each side."""
         return Rect(self.col - pixels, self.row - pixels, self.width + 2 * pixels, self.height + 2 * pixels)
 
     def relative_to(self, origin: "Rect") -> "Rect":

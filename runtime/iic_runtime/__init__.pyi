@@ -10,8 +10,8 @@ from .naming.name import NamedModel as NamedModel
 from .naming.name import name_model as name_model
 from .naming.suggestions import Place as Place
 from .naming.suggestions import suggest_places as suggest_places
-from .raster.scenes import Outcome as Outcome
-from .raster.scenes import segment_rasters as segment_rasters
+from .raster.many_scenes import Outcome as Outcome
+from .raster.many_scenes import segment_rasters as segment_rasters
 from .raster.segment import Summary as Summary
 from .raster.segment import segment_raster as segment_raster
 from .segmenter import Segmentation as Segmentation

@@ -12,9 +12,9 @@ from iic_geotools.classmap.classes import NODATA
 from iic_geotools.errors import ModelError, UsageError
 from iic_geotools.scene.info import SceneInfo
 from iic_geotools.scene.masks import fill_holes, valid_pixels
-from iic_geotools.scene.reading import Pixels
 from iic_geotools.scene.reflectance import choose_reflectance
 from iic_geotools.scene.rescaling import Pair, Rescale, robust_ranges, sample_values
+from iic_geotools.scene.scene import Pixels
 from iic_geotools.tiling import Rect, Tile, TileGrid
 from iic_runtime.engine.base import Device, EngineArguments, EngineSpec, LabelArray, open_engine
 from iic_runtime.model.card import Card, check_reflectance_applies

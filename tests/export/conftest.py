@@ -9,7 +9,7 @@ from support.scenes import write_raster
 
 if TYPE_CHECKING:
     from iic_export import Exported
-    from iic_export.head import TrainedHead
+    from iic_export.trained_head import TrainedHead
 
 torch.set_num_threads(1)
 
@@ -40,6 +40,6 @@ def exported(trained: TrainedScene, tmp_path_factory: pytest.TempPathFactory) ->
 @pytest.fixture(scope="session")
 def head(trained: TrainedScene) -> "TrainedHead":
     """The run's best sub-head."""
-    from iic_export.head import find_run, load_head
+    from iic_export.trained_head import find_run, load_head
 
     return load_head(find_run(trained.run))

@@ -40,6 +40,7 @@ def test_the_command_passes_its_options_to_the_function(
         (["--balance", "1"], 2, "--labels or --own-labels"),
         (["--scene", "s.tif"], 2, "apply only to --labels"),
         (["--min-agreement", "2"], 2, "--min-agreement must be between 0 and 1"),
+        (["--format", "tensorrt", "--workspace", "much"], 2, "--workspace takes a size"),
         (["--runs", "nowhere"], 1, "no run in nowhere"),
     ],
 )
@@ -52,6 +53,18 @@ def test_errors_are_one_sentence(
     assert sentence in result.output
     assert len(result.output.strip().splitlines()) == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_help_shows_defaults_that_are_not_plain_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    shown = CliRunner().invoke(app, ["--help"], terminal_width=200).output
+    for default in (
+        "the newest",
+        "model.onnx or model.engine",
+        "0.9999 in fp32, else 0.99",
+        "that of the run",
+    ):
+        assert f"[default: ({default})]" in shown
 
 
 @pytest.mark.parametrize("gsd_range", ["small", "2,1"])

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from support.runs import TrainedScene
 
 from iic_export import Exported, export
-from iic_geotools.errors import TrainingError, UsageError
+from iic_geotools.errors import IICError, OutputError, TrainingError, UsageError
 from iic_runtime.model.file import ModelFile
 from iic_runtime.raster.segment import segment_raster
 from iic_train.runs import load_run
@@ -118,24 +118,29 @@ def test_a_folder_without_runs(tmp_path: Path) -> None:
 def test_an_existing_file_is_kept(trained: TrainedScene, tmp_path: Path) -> None:
     out = tmp_path / "m.onnx"
     out.write_bytes(b"precious")
-    with pytest.raises(UsageError, match="`overwrite`"):
+    with pytest.raises(OutputError, match="`overwrite`"):
         export(trained.run, out)
     assert out.read_bytes() == b"precious"
 
 
 @pytest.mark.parametrize(
-    ("out", "options", "message"),
+    ("out", "options", "error", "message"),
     [
-        ("m.pt", {}, r"must end in \.onnx"),
-        ("missing/m.onnx", {}, "no folder"),
-        ("m.onnx", {"precision": "int4"}, "`precision` must be one of"),
-        ("m.onnx", {"min_agreement": 99}, "`min_agreement` must be between 0 and 1"),
-        ("m.onnx", {"stac": "item.xml"}, r"must end in \.json"),
+        ("m.pt", {}, UsageError, r"must end in \.onnx"),
+        ("missing/m.onnx", {}, OutputError, "no folder"),
+        ("m.onnx", {"precision": "int4"}, UsageError, "`precision` must be one of"),
+        ("m.onnx", {"min_agreement": 99}, UsageError, "`min_agreement` must be between 0 and 1"),
+        ("m.onnx", {"stac": "item.xml"}, UsageError, r"must end in \.json"),
     ],
 )
 def test_arguments_that_cannot_be_are_refused_before_any_work(
-    trained: TrainedScene, tmp_path: Path, out: str, options: dict[str, Any], message: str
+    trained: TrainedScene,
+    tmp_path: Path,
+    out: str,
+    options: dict[str, Any],
+    error: type[IICError],
+    message: str,
 ) -> None:
-    with pytest.raises(UsageError, match=message):
+    with pytest.raises(error, match=message):
         export(trained.run, tmp_path / out, **options)
     assert list(tmp_path.iterdir()) == []

@@ -9,7 +9,7 @@ import torch
 from support.datasets import accept_checksums, make_stl10, write_idx
 
 from iic_export import export
-from iic_export.naming import Naming
+from iic_export.name_clusters import Naming
 from iic_geotools.errors import TrainingError, UsageError
 from iic_train.config import DataConfig, TrainConfig
 from iic_train.evaluation.evaluate import evaluate

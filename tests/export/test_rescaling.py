@@ -10,13 +10,14 @@ from numpy.typing import NDArray
 from support.runs import TrainedScene
 
 from iic_export import export
-from iic_export.head import load_head, sample_images
-from iic_export.naming import Naming, name_clusters
+from iic_export.name_clusters import Naming, name_clusters
+from iic_export.sample_images import sample_images
+from iic_export.trained_head import load_head
 from iic_geotools.scene.info import describe
 from iic_geotools.tiling import Rect
 from iic_runtime import segment_raster
 from iic_runtime.model.select import find_model
-from iic_runtime.raster.reading import choose_reading
+from iic_runtime.raster.model_input import choose_reading
 from iic_train.evaluation.evaluate import evaluate
 from iic_train.recipes.rasters import RasterSettings, train_rasters
 from iic_train.runs import Run, load_run

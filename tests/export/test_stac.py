@@ -8,7 +8,7 @@ from support.runs import TrainedScene
 pystac = pytest.importorskip("pystac")
 
 from iic_export import Exported, export, stac  # noqa: E402
-from iic_export.head import TrainedHead  # noqa: E402
+from iic_export.trained_head import TrainedHead  # noqa: E402
 from iic_geotools.errors import OutputError  # noqa: E402
 
 

@@ -2,17 +2,11 @@
 
 import json
 import os
-import re
 import subprocess
-import sys
-import time
-import tomllib
 import zipfile
 from collections import Counter
 from collections.abc import Callable
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pyogrio
@@ -21,6 +15,7 @@ import rasterio
 import shapely
 from PIL import Image
 from support.maps import TRANSFORM, named, random_labels, write_map, write_shapes
+from support.qgis_plugin import PLUGIN, load, write_commands
 from support.scenes import landscape, write_points
 from support.tiny_onnx import make_model
 
@@ -28,17 +23,7 @@ from iic_geotools import assess_map, change_map, clean_map, zone_statistics
 from iic_runtime import segment_raster
 
 MakeScene = Callable[..., Path]
-PLUGIN = Path(__file__).parents[2] / "runtime" / "qgis_plugin"
 SYSTEM_PYTHON = "/usr/bin/python3"
-
-
-def load(name: str, file: Path) -> ModuleType:
-    spec = spec_from_file_location(name, file)
-    assert spec
-    assert spec.loader
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def read(path: Path) -> np.ndarray:
@@ -48,23 +33,7 @@ def read(path: Path) -> np.ndarray:
 
 @pytest.fixture
 def command(tmp_path: Path) -> Path:
-    """iic-segment-raster as it is installed: a script of another Python. Beside it lie the others."""
-    write_script(tmp_path / "iic-map", "iic_geotools.cli.map")
-    write_script(tmp_path / "iic-model", "iic_runtime.cli.model")
-    return write_script(tmp_path / "iic-segment-raster", "iic_runtime.cli.segment_raster")
-
-
-def write_script(script: Path, module: str) -> Path:
-    path = os.pathsep.join(str(Path(entry).resolve()) for entry in sys.path if entry)
-    script.write_text(
-        f"#!/bin/sh\n[ -z \"$PYTHONPATH$PROJ_LIB\" ] || echo 'the environment of QGIS leaks' >&2\n"
-        f'export PYTHONPATH="{path}"\n'
-        # what a shell starts in the background is deaf to SIGINT
-        f'exec "{sys.executable}" -c "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); '
-        f'from {module} import main; main()" "$@"\n'
-    )
-    script.chmod(0o755)
-    return script
+    return write_commands(tmp_path)
 
 
 @pytest.fixture
@@ -319,86 +288,3 @@ def test_errors_are_shown_in_qgis(
 
 
 # What follows is the part of the plugin that knows nothing of QGIS.
-running = load("iic_segment_command", PLUGIN / "iic_segment" / "command.py")
-
-
-def test_progress_and_messages(command: Path, make_scene: MakeScene, model: Path, tmp_path: Path) -> None:
-    scene = make_scene(landscape(200, 200))
-    options = running.arguments(str(scene), str(tmp_path / "map.tif"), model=str(model), bands="", rescale="")
-    percents: list[float] = []
-    said: list[str] = []
-    whole = [running.find_command(str(command)), *options, "--tile=64"]
-    assert running.run(whole, percents.append, said.append, lambda: False)
-    assert percents == sorted(percents)
-    assert percents[0] == 0
-    assert percents[-1] == 100
-    assert len(percents) > 16
-    assert any("tiny on CPU" in line for line in said)
-    with pytest.raises(running.CommandError, match="Error: There is no file"):
-        running.run(
-            [str(command), "nothing.tif", str(tmp_path / "b.tif"), f"--model={model}"], *[print] * 2, bool
-        )
-
-
-def test_without_a_model_the_bundled_one_is_taken(
-    command: Path, bundle: Path, make_scene: MakeScene, tmp_path: Path
-) -> None:
-    script = command.read_text()
-    elsewhere = (
-        f"from pathlib import Path; from iic_runtime.model import select; select.FOLDER = Path('{bundle}'); "
-    )
-    command.write_text(script.replace('-c "', f'-c "{elsewhere}'))
-    options = running.arguments(str(make_scene(landscape(60, 80))), str(tmp_path / "map.tif"), model="")
-    said: list[str] = []
-    assert running.run([str(command), *options], lambda percent: None, said.append, lambda: False)
-    assert "Model: aerial (for 0.2 to 1 m; the scene has 0.5 m)" in said
-
-
-def test_a_cancelled_run_ends(command: Path, make_scene: MakeScene, tmp_path: Path) -> None:
-    model = tmp_path / "slow.onnx"
-    model.write_bytes(make_model(full=(32, 32), half=((64, 1), (64, 2))))
-    scene = make_scene(landscape(1000, 1000))
-    percents: list[float] = []
-    said: list[str] = []
-    options = running.arguments(str(scene), str(tmp_path / "map.tif"), model=str(model))
-    whole = [str(command), *options, "--tile=128", "--threads=1"]
-
-    def cancelled() -> bool:
-        return bool(percents) and percents[-1] > 0
-
-    begun = time.monotonic()
-    assert not running.run(whole, percents.append, said.append, cancelled)
-    assert "Interrupted." in said, (said, time.monotonic() - begun)
-    assert not (tmp_path / "map.tif").exists()
-
-
-def test_a_command_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(running.CommandError, match="Processing > Providers > IIC"):
-        running.find_command(str(tmp_path / "nothing"))
-
-
-def test_the_zip_is_what_qgis_installs(tmp_path: Path) -> None:
-    from iic_geotools import __version__
-
-    with zipfile.ZipFile(load("pack", PLUGIN / "pack.py").pack(tmp_path / "dist" / "plugin.zip")) as archive:
-        names = set(archive.namelist())
-        metadata = archive.read("iic_segment/metadata.txt").decode()
-    assert {"iic_segment/__init__.py", "iic_segment/metadata.txt", "iic_segment/LICENSE"} <= names
-    project = tomllib.loads((PLUGIN.parents[1] / "pyproject.toml").read_text())["project"]["urls"]
-    facts = {"version": __version__, "qgisMaximumVersion": "4.99", "tracker": project["Issues"]}
-    facts |= {"homepage": project["Homepage"], "repository": project["Homepage"]}
-    for key, value in facts.items():
-        assert f"\n{key}={value}\n" in metadata
-    assert not any("__pycache__" in name for name in names)
-
-
-def test_the_documentation_shows_every_algorithm_with_its_parameters() -> None:
-    page = (PLUGIN.parents[1] / "docs" / "embedding-qgis.md").read_text()
-    shown = dict(re.findall(r"^    qgis_process run iic:(\w+) -- (.+)$", page, re.M))
-    source = "".join(file.read_text() for file in (PLUGIN / "iic_segment").glob("*.py"))
-    blocks = re.findall(r'NAME, TITLE = "(\w+)", "([^"]+)"(.+?)(?=\nclass |\Z)', source, re.S)
-    assert {name for name, _, _ in blocks} == set(shown)
-    for name, title, code in blocks:
-        assert f"\n| {title} | " in page
-        keys = re.findall(r"(?:^| )([A-Z_]+)=", shown[name])
-        assert [key for key in keys if f'"{key}"' not in code] == []

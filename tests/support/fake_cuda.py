@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from iic_train.views.draw import constant
+from iic_train.views.random_numbers import constant
 
 CUDA = torch.device("cuda", 0)
 WAITING = ("aten._local_scalar_dense", "aten.nonzero", "aten.masked_select", "aten.equal", "aten.linalg_inv.")

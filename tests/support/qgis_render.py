@@ -6,6 +6,7 @@ python3 qgis_render.py PICTURE.png LAYER...
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 from qgis.core import (
     QgsApplication,
@@ -22,16 +23,16 @@ from qgis.core import (
 from qgis.PyQt.QtCore import QRectF
 
 
-def legend(layer):
+def legend(layer: Any) -> Any:
     renderer = layer.renderer()
     if isinstance(layer, QgsVectorLayer):
-        return {each.value(): each.symbol().color().name() for each in renderer.categories()}
+        return {entry.value(): entry.symbol().color().name() for entry in renderer.categories()}
     if renderer.type() != "paletted":
         return renderer.type()
-    return {each.label: each.color.name() for each in renderer.classes()}
+    return {entry.label: entry.color.name() for entry in renderer.classes()}
 
 
-def draw(layers, picture):
+def draw(layers: list[Any], picture: str) -> Any:
     project = QgsProject.instance()
     project.addMapLayers(layers)
     layout = QgsLayout(project)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from iic_geotools.scene.reading import SceneSource
+from iic_geotools.scene.scene import SceneSource
 
 
 def make_source(path: Path, bidx: tuple[int, ...] = (1, 2, 3, 4), **changes: object) -> SceneSource:

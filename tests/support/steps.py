@@ -9,7 +9,7 @@ from torch import Tensor
 
 from iic_train.config import DataConfig, TrainConfig
 from iic_train.data import Arrays
-from iic_train.data.loading import Batch, ImageSource, batches
+from iic_train.data.loader import Batch, ImageSource, batches
 from iic_train.distributed import sum_gradients
 from iic_train.losses.step import StepObjective, step_objective
 from iic_train.models.networks import Network

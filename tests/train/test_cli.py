@@ -15,12 +15,12 @@ from iic_train import __version__
 from iic_train.cli import app
 from iic_train.config import BASELINES
 from iic_train.data import survey
-from iic_train.data.scenes import Scenes
+from iic_train.data.scene_reader import Scenes
 from iic_train.data.survey import sample_constants
 from iic_train.models.registry import NETWORKS
 from iic_train.recipes import flair3, mnist_small
 from iic_train.recipes.named import IMAGE_RECIPES, RASTER_RECIPES, RECIPES
-from iic_train.recipes.published import PRESETS, UNSUPERVISED
+from iic_train.recipes.presets import PRESETS, UNSUPERVISED
 from iic_train.recipes.rasters import DEFAULTS, choose_settings
 from iic_train.runs import load_run, newest_run
 
@@ -158,9 +158,9 @@ def test_label_rasters_are_for_evaluation_only(tmp_path: Path) -> None:
     assert "one-to-one" in said
     run = newest_run(tmp_path / "runs")
     assert run.metrics()[0]["accuracy"]["chosen"] > 0
-    found = json.loads(call("evaluate", "--runs", runs, "--json"))
-    assert found["classes"] == ["green", "grey", "bright"]
-    assert 0.3 < found["accuracy"] <= 1
+    evaluation = json.loads(call("evaluate", "--runs", runs, "--json"))
+    assert evaluation["classes"] == ["green", "grey", "bright"]
+    assert 0.3 < evaluation["accuracy"] <= 1
     kmeans = json.loads(call("evaluate", "--runs", runs, "--json", "--baseline", "kmeans"))
     assert kmeans["accuracy"] > 0.95
     assert "accuracy" in call("evaluate", "--runs", runs, "--baseline", "random")

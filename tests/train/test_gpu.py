@@ -16,8 +16,8 @@ from support.steps import DENSE, IMAGE, gradient, losses, make_network, make_obj
 
 from iic_train.config import TrainConfig
 from iic_train.data import Arrays, Dataset
-from iic_train.data.loading import Batch, ImageSource
-from iic_train.data.opening import TrainingData
+from iic_train.data.loader import Batch, ImageSource
+from iic_train.data.training_data import TrainingData
 from iic_train.distributed import Ranks, choose_device
 from iic_train.evaluation.evaluate import evaluate
 from iic_train.runs import create_run, load_run

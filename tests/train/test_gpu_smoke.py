@@ -12,24 +12,24 @@ import pytest
 import torch
 from support.fake_cuda import CUDA, FakeCuda, fake_cuda
 
-from iic_export.head import served_head
+from iic_export.served_head import served_head
 from iic_train.config import DataConfig, TrainConfig
 from iic_train.data import Arrays, Dataset
-from iic_train.data.loading import Batch, ImageSource
-from iic_train.data.opening import TrainingData
+from iic_train.data.loader import Batch, ImageSource
+from iic_train.data.training_data import TrainingData
 from iic_train.distributed import Ranks
 from iic_train.evaluation.evaluate import network_predict
 from iic_train.finetune.images import Classifier, FinetuneSettings, distort, ten_crops
 from iic_train.losses.step import StepObjective, step_objective
 from iic_train.models.networks import Network
 from iic_train.models.registry import NetworkConfig
-from iic_train.recipes.published import PRESETS, preset
+from iic_train.recipes.presets import PRESETS, preset
 from iic_train.recipes.rasters import PAIRS
 from iic_train.runs import create_run
 from iic_train.trainer import Trainer
-from iic_train.views.draw import Draw
 from iic_train.views.light import change_light
 from iic_train.views.pairs import image_views
+from iic_train.views.random_numbers import Draw
 from iic_train.views.settings import ImagePairs, Light
 
 pytestmark = pytest.mark.gpu_smoke

@@ -49,11 +49,11 @@ def test_weights_travel_with_their_config_and_choice(tmp_path: Path) -> None:
     assert (run.path / "best.safetensors").stat().st_mode == (run.path / "config.json").stat().st_mode
     moved = tmp_path / "elsewhere.safetensors"
     moved.write_bytes((run.path / "best.safetensors").read_bytes())
-    for found, choice in (load_weights(moved), (run.network(), run.choice())):
+    for loaded, choice in (load_weights(moved), (run.network(), run.choice())):
         assert choice == Choice(4, 1, -0.75)
-        assert not found.training
+        assert not loaded.training
         image = torch.randint(0, 256, (1, 2, 9, 9))
-        assert torch.equal(found(image, "a"), network(image, "a"))
+        assert torch.equal(loaded(image, "a"), network(image, "a"))
 
 
 def test_two_runs_of_one_second_do_not_share_a_folder(tmp_path: Path) -> None:

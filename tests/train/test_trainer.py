@@ -1,116 +1,26 @@
 import json
-import os
-import signal
-import socket
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
+from support.small_training import dense_config, dense_data, image_config, image_data, make_trainer
 
 from iic_geotools.errors import DeviceError, TrainingError, UsageError
 from iic_geotools.progress import Progress
-from iic_train.config import DataConfig, TrainConfig
-from iic_train.data import Arrays, Dataset
-from iic_train.data.loading import Batch, ImageSource
-from iic_train.data.opening import TrainingData
+from iic_train.config import TrainConfig
+from iic_train.data.loader import Batch
+from iic_train.data.training_data import TrainingData
 from iic_train.distributed import Ranks
 from iic_train.evaluation.evaluate import evaluate
 from iic_train.losses.step import pair_terms
 from iic_train.models.networks import Network
 from iic_train.models.registry import NetworkConfig
-from iic_train.runs import Checkpoint, Run, create_run, load_run
+from iic_train.runs import Checkpoint, create_run, load_run
 from iic_train.trainer import Trainer
-from iic_train.views.settings import DensePairs, ImagePairs, Photometry
-
-
-class Mosaics:
-    """Small images of two materials, smooth dark and rough bright, with their label maps."""
-
-    channels = ("grey",)
-
-    def __init__(self, count: int = 24) -> None:
-        rng = np.random.default_rng(0)
-        self.labels = np.kron(rng.integers(0, 2, (count, 2, 2)), np.ones((20, 20))).astype(np.uint8)
-        texture = rng.normal(0, 1, self.labels.shape)
-        values = np.where(self.labels == 1, 170 + 40 * texture, 70 + 6 * texture)
-        self.images = np.clip(values, 0, 255).astype(np.uint8)[:, None]
-
-    def __len__(self) -> int:
-        return len(self.images)
-
-    def image(self, index: int) -> NDArray[np.uint8]:
-        return self.images[index]
-
-    def label(self, index: int) -> NDArray[np.uint8]:
-        return self.labels[index]
-
-    def valid(self, index: int) -> None:
-        return
-
-
-def dense_config(**changes: Any) -> TrainConfig:
-    settings: dict[str, Any] = {
-        "preset": "mosaics",
-        "data": DataConfig("mosaics"),
-        "network": NetworkConfig("edge-8", ("grey",), 2, 5, 2),
-        "pairs": DensePairs(Photometry(all_brightness=0.1), flip_vertical=0.5, turn=0.5),
-        "size": 16,
-        "epochs": 3,
-        "batch": 8,
-        "lr": 3e-3,
-        "radius": 2,
-        "selection_steps": 2,
-        "evaluation_images": 8,
-    }
-    return TrainConfig(**{**settings, **changes})
-
-
-def dense_data(config: TrainConfig) -> TrainingData:
-    images = Mosaics()
-    dataset = Dataset("mosaics", True, images, images, images, images, ("dark", "bright"))
-    source = ImageSource(images, config.size)
-    return TrainingData(source, source, dataset, {"fingerprint": dataset.fingerprint()})
-
-
-def image_config(**changes: Any) -> TrainConfig:
-    settings: dict[str, Any] = {
-        "preset": "blobs",
-        "data": DataConfig("blobs"),
-        "network": NetworkConfig("6c", ("grey",), 3, 6, 2, size=8, widths=(4, 8, 8, 8), family="vgg"),
-        "pairs": ImagePairs(8, 10, (8, 10), centred=0.5, rotation=10.0),
-        "size": None,
-        "passes": ("b", "a"),
-        "epochs": 2,
-        "batch": 24,
-        "repeats": 2,
-        "selection_steps": 2,
-        "evaluation_images": 10,
-    }
-    return TrainConfig(**{**settings, **changes})
-
-
-def image_data(config: TrainConfig) -> TrainingData:
-    rng = np.random.default_rng(1)
-    labels = rng.integers(0, 3, 60)
-    images = (rng.integers(0, 60, (60, 1, 12, 12)) + 60 * labels[:, None, None, None]).astype(np.uint8)
-    part = Arrays(images, labels, ("grey",))
-    source = ImageSource(part)
-    dataset = Dataset.of_labelled("blobs", part, part, ("0", "1", "2"), dense=False, overcluster=True)
-    return TrainingData(source, source, dataset, {"fingerprint": dataset.fingerprint()})
-
-
-def trainer(run: Run, data: TrainingData, workers: int = 0) -> Trainer:
-    return Trainer(run, data, torch.device("cpu"), Ranks(), workers)
-
 
 MakeConfig = Callable[..., TrainConfig]
 MakeData = Callable[[TrainConfig], TrainingData]
@@ -123,14 +33,14 @@ def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit(
 ) -> None:
     config = make_config(schedule="cosine")
     whole = create_run(config, {}, tmp_path, "whole")
-    trainer(whole, make_data(config)).run_all()
+    make_trainer(whole, make_data(config)).run_all()
 
     broken = create_run(config, {}, tmp_path, "broken")
-    first = trainer(broken, make_data(config))
+    first = make_trainer(broken, make_data(config))
     first._train_epoch(1)
     broken.append_metrics({"epoch": 2, "loss": -9.0})  # finished, but killed before its state was saved
     torch.manual_seed(99)
-    trainer(load_run(broken.path), make_data(config)).run_all()
+    make_trainer(load_run(broken.path), make_data(config)).run_all()
 
     checkpoints: tuple[Checkpoint, ...] = ("best", "last")
     for checkpoint in checkpoints:
@@ -153,7 +63,7 @@ def test_worker_processes_change_nothing(tmp_path: Path) -> None:
     runs = []
     for workers in (0, 2):
         run = create_run(config, {}, tmp_path)
-        trainer(run, dense_data(config), workers=workers).run_all()
+        make_trainer(run, dense_data(config), workers=workers).run_all()
         runs.append(run)
     for a, b in zip(*(run.network("last").parameters() for run in runs), strict=True):
         assert torch.equal(a, b)
@@ -163,7 +73,7 @@ def test_training_separates_two_materials_without_labels(tmp_path: Path) -> None
     config = dense_config(size=32, radius=1, passes=("ab",), epochs=4)
     run = create_run(config, {}, tmp_path)
     data = dense_data(config)
-    trainer(run, data).run_all()
+    make_trainer(run, data).run_all()
     assert run.metrics()[-1]["selection"]["information"][run.choice("last").sub_head] > 0.3
     assert evaluate(run, data.dataset).accuracy > 0.9
 
@@ -174,7 +84,7 @@ def test_best_is_the_epoch_and_sub_head_of_lowest_selection_loss(
 ) -> None:
     config = make_config(epochs=4)
     run = create_run(config, {}, tmp_path)
-    trainer(run, make_data(config)).run_all()
+    make_trainer(run, make_data(config)).run_all()
     rows = run.metrics()
     lowest = min(rows, key=lambda row: min(row["selection"]["loss"]))
     choice = run.choice()
@@ -191,7 +101,7 @@ def test_best_is_the_epoch_and_sub_head_of_lowest_selection_loss(
 def test_the_idle_head_stays_still(tmp_path: Path) -> None:
     config = dense_config(passes=("b",), epochs=1)
     run = create_run(config, {}, tmp_path)
-    idle = trainer(run, dense_data(config))
+    idle = make_trainer(run, dense_data(config))
     before = idle.network.heads["a"].weight.clone()
     main = idle.network.heads["b"].weight.clone()
     idle.run_all()
@@ -213,7 +123,7 @@ def test_the_idle_head_stays_still(tmp_path: Path) -> None:
 def test_other_rhythms_and_forms_train_too(tmp_path: Path, changes: Any) -> None:
     config = dense_config(epochs=1, **changes)
     run = create_run(config, {}, tmp_path)
-    trainer(run, dense_data(config)).run_all()
+    make_trainer(run, dense_data(config)).run_all()
     assert run.metrics()[0]["loss"] < 0
 
 
@@ -248,7 +158,7 @@ def test_training_uses_the_weight_of_the_moment_and_selection_the_settled_one(tm
         config = dense_config(entropy_weight=0.5, entropy_warmup=entropy_warmup, epochs=1, passes=("ab",))
         data = dense_data(config)
         run = create_run(config, data.facts, tmp_path, f"entropy_warmup-{entropy_warmup}")
-        trainer(run, data).run_all()
+        make_trainer(run, data).run_all()
         row = run.metrics()[0]
         for part in (row["train"]["b"], row["selection"]):
             # the loss says which weight it was taken with: loss = -information - 2 (weight - 1) entropy
@@ -263,7 +173,7 @@ def test_a_loss_that_is_not_finite_is_said_in_words(tmp_path: Path) -> None:
     config = dense_config(network=NetworkConfig("edge-8", ("grey",), 2, 5, 2, scale=(float("inf"),)))
     run = create_run(config, {}, tmp_path)
     with pytest.raises(TrainingError, match=r"not finite in epoch 1.*learning rate below 0\.003"):
-        trainer(run, dense_data(config)).run_all()
+        make_trainer(run, dense_data(config)).run_all()
     assert run.metrics() == []
 
 
@@ -272,7 +182,7 @@ def test_collapse_is_a_warning_with_advice(tmp_path: Path, caplog: pytest.LogCap
         network=NetworkConfig("edge-8", ("grey",), 2, 5, 1, scale=(0.0,)), lr=1e-6, epochs=3
     )
     run = create_run(config, {}, tmp_path)
-    trainer(run, dense_data(config)).run_all()
+    make_trainer(run, dense_data(config)).run_all()
     assert caplog.text.count("Try") == 1
     assert "Head B" in caplog.text
 
@@ -280,7 +190,7 @@ def test_collapse_is_a_warning_with_advice(tmp_path: Path, caplog: pytest.LogCap
 def test_half_precision_on_a_cpu_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     config = dense_config(amp="bf16", epochs=1, steps=1, selection_steps=1, evaluation_images=0)
     run = create_run(config, {}, tmp_path)
-    trainer(run, dense_data(config)).run_all()
+    make_trainer(run, dense_data(config)).run_all()
     assert "bf16 is for CUDA" in caplog.text
 
 
@@ -299,13 +209,13 @@ def test_a_full_gpu_is_a_sentence_with_advice(tmp_path: Path, monkeypatch: pytes
     config = dense_config()
     run = create_run(config, {}, tmp_path)
     with pytest.raises(DeviceError, match=r"8 pairs pass .* a `micro_batch` of 4"):
-        trainer(run, dense_data(config)).run_all()
+        make_trainer(run, dense_data(config)).run_all()
 
 
 def test_half_precision_starts_anew_after_epochs_on_a_cpu(tmp_path: Path) -> None:
     config = dense_config(amp="fp16", epochs=1, steps=1, selection_steps=1, evaluation_images=0)
     run = create_run(config, {}, tmp_path)
-    on_cpu = trainer(run, dense_data(config))
+    on_cpu = make_trainer(run, dense_data(config))
     on_cpu.run_all()
     assert run.load_state()["scaler"] == {}
     on_cpu.scaler = torch.amp.GradScaler("cpu", enabled=True)  # as it is on a GPU
@@ -316,9 +226,9 @@ def test_half_precision_starts_anew_after_epochs_on_a_cpu(tmp_path: Path) -> Non
 def test_training_stops_once_the_loss_has_settled(tmp_path: Path) -> None:
     config = dense_config(lr=1e-9, epochs=9, until_settled=2, steps=1, evaluation_images=0)
     run = create_run(config, {}, tmp_path)
-    trainer(run, dense_data(config)).run_all()
+    make_trainer(run, dense_data(config)).run_all()
     assert [row.get("settled") for row in run.metrics()] == [None, None, True]
-    trainer(load_run(run.path), dense_data(config)).run_all()
+    make_trainer(load_run(run.path), dense_data(config)).run_all()
     assert len(run.metrics()) == 3  # a resumed run knows that it has settled
 
 
@@ -331,95 +241,3 @@ def test_progress_counts_the_images_of_the_whole_run(tmp_path: Path) -> None:
     assert [report.done for report in reports] == [8, 24, 32, 48, 56, 72, 80, 96]
     assert {(report.stage, report.total, report.unit) for report in reports} == {("train", total, "images")}
     assert reports[0].note.startswith("epoch 1/2  A -")
-
-
-SCRIPT = """
-import logging, sys, torch
-sys.path.insert(0, {tests!r})
-import test_trainer
-from iic_train.distributed import join_ranks
-from iic_train.trainer import Trainer
-from iic_train.runs import Run, create_run, load_run
-from pathlib import Path
-torch.set_num_threads(1)
-logging.basicConfig(level=logging.INFO)
-config = test_trainer.dense_config(**{changes!r})
-with join_ranks("cpu") as (ranks, device):
-    folder = Path({folder!r})
-    run = create_run(config, {{}}, folder, "run") if ranks.first else Run(folder, "", config, {{}}, {{}})
-    trainer = Trainer(run, test_trainer.dense_data(config), device, ranks)
-    trainer.run_all()
-    torch.save(trainer.network.state_dict(), folder / f"{{ranks.rank}}.pt")
-"""
-
-
-def script(tmp_path: Path, **changes: Any) -> Path:
-    path = tmp_path / "train.py"
-    path.write_text(SCRIPT.format(tests=str(Path(__file__).parent), folder=str(tmp_path), changes=changes))
-    return path
-
-
-def environment(**more: str) -> dict[str, str]:
-    return {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-        "OMP_NUM_THREADS": "1",
-        **more,
-    }
-
-
-@pytest.mark.parametrize(
-    "count", [2, pytest.param(3, marks=pytest.mark.slow), pytest.param(4, marks=pytest.mark.slow)]
-)
-def test_several_processes_train_one_network(tmp_path: Path, count: int) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    path = script(tmp_path, epochs=2, batch=7, steps=2, selection_steps=1, evaluation_images=0)
-    processes = [
-        subprocess.Popen(
-            [sys.executable, str(path)],
-            env=environment(
-                RANK=str(rank),
-                LOCAL_RANK=str(rank),
-                WORLD_SIZE=str(count),
-                MASTER_ADDR="127.0.0.1",
-                MASTER_PORT=port,
-            ),
-        )
-        for rank in range(count)
-    ]
-    assert [process.wait(240) for process in processes] == [0] * count
-    first, *others = (torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(count))
-    for other in others:
-        for name, value in first.items():
-            if "num_batches" not in name:
-                assert torch.equal(value, other[name]), name
-    run = load_run(tmp_path / "run")
-    assert [row["epoch"] for row in run.metrics()] == [1, 2]
-    saved = run.network("last").state_dict()
-    assert all(torch.equal(saved[name], value) for name, value in first.items())
-
-
-def test_ctrl_c_says_how_to_resume(tmp_path: Path) -> None:
-    path = script(tmp_path, epochs=5000, steps=1, selection_steps=1, evaluation_images=0)
-    # What a shell starts in the background is deaf to SIGINT.
-    path.write_text(
-        f"import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n{path.read_text()}"
-    )
-    process = subprocess.Popen(
-        [sys.executable, str(path)], env=environment(), stderr=subprocess.PIPE, text=True
-    )
-    for _ in range(600):
-        if (tmp_path / "run" / "state.pt").exists():
-            break
-        time.sleep(0.1)
-    process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=60)
-    assert process.returncode != 0
-    assert f"iic-train resume {tmp_path / 'run'}" in said
-    run = load_run(tmp_path / "run")
-    done = run.load_state()["epoch"]
-    config = dense_config(epochs=done + 1, steps=1, selection_steps=1, evaluation_images=0)
-    trainer(replace(run, config=config), dense_data(config)).run_all()
-    assert run.metrics()[-1]["epoch"] == done + 1

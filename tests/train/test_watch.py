@@ -1,4 +1,5 @@
 from dataclasses import replace
+from typing import Any
 
 from iic_train.config import DataConfig, TrainConfig
 from iic_train.models.registry import NetworkConfig
@@ -20,7 +21,7 @@ def row(
     information: float = 0.5,
     entropy: float = 1.2,
     occupancy: tuple[float, ...] = (0.4, 0.3, 0.2, 0.1),
-):
+) -> dict[str, Any]:
     head = {
         "loss": [-information],
         "information": [information],

@@ -6,7 +6,7 @@ from .models.networks import Network as Network
 from .models.registry import NetworkConfig as NetworkConfig
 from .recipes.changes import Changes as Changes
 from .recipes.named import train_recipe as train_recipe
-from .recipes.published import train_preset as train_preset
+from .recipes.presets import train_preset as train_preset
 from .recipes.rasters import RasterSettings as RasterSettings
 from .recipes.rasters import train_rasters as train_rasters
 from .runs import Run as Run

@@ -76,7 +76,7 @@ class Run:
 
     def dataset(self) -> Dataset:
         """Return the images that the run was trained on; without labels they have no classes."""
-        from iic_train.data.opening import open_dataset_of
+        from iic_train.data.training_data import open_dataset_of
 
         return self.opened or open_dataset_of(self.config)
 

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from iic_geotools.tiling import Rect
-from iic_train.data.scenes import SceneReader, Scenes
-from iic_train.evaluation.baselines import assign, kmeans
+from iic_train.data.scene_reader import SceneReader, Scenes
+from iic_train.evaluation.kmeans import assign, kmeans
 from iic_train.losses.objective import iic_loss_at_masses
 from iic_train.models.bank import Bank
 from iic_train.models.networks import Network

@@ -21,9 +21,9 @@ import torch
 from iic_geotools.errors import DataError, TrainingError, UsageError
 from iic_geotools.progress import OnProgress, Progress, silent
 from iic_train.config import TrainConfig
-from iic_train.data.loading import Batch, Loader, Source, share_of, steps_of
-from iic_train.data.opening import TrainingData, open_training_data
+from iic_train.data.loader import Batch, Loader, Source, share_of, steps_of
 from iic_train.data.survey import Survey
+from iic_train.data.training_data import TrainingData, open_training_data
 from iic_train.distributed import (
     Ranks,
     agree,
@@ -116,7 +116,7 @@ def resume(
     with join_ranks(device) as (ranks, chosen):
         resumed = load_run(run)
         if resumed.config.finetune is not None:
-            from iic_train.finetune.pixels import resume_learning
+            from iic_train.finetune.pixel_runs import resume_learning
 
             return resume_learning(resumed, epochs=epochs, device=device, progress=progress)
         config = resumed.config

@@ -7,16 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rasterio.enums import Resampling
 from rasterio.errors import CRSError, RasterioError
-from rasterio.vrt import WarpedVRT
 from rasterio.warp import transform_bounds
 
+from iic_geotools.classmap.class_map import Bytes, read_values
 from iic_geotools.classmap.classes import NODATA
-from iic_geotools.classmap.reading import Bytes, read_values
 from iic_geotools.errors import SceneError
 from iic_geotools.gdal import gdal_errors
 from iic_geotools.geobox import GeoBox
+from iic_geotools.scene.warp import nearest_on
 from iic_geotools.tiling import Rect
 
 # Grids that differ by less than this share of a pixel, over their whole size, are the same.
@@ -66,18 +65,7 @@ def view_on(dataset: Any, grid: GeoBox, classes: int, path: Path) -> Iterator[Vi
         return
     try:
         with gdal_errors():
-            warped = WarpedVRT(
-                dataset,
-                crs=grid.crs,
-                transform=grid.transform,
-                width=grid.width,
-                height=grid.height,
-                resampling=Resampling.nearest,
-                # An approximated transform would make pixels depend on their window; rasterio refuses an exact 0.
-                tolerance=1e-9,
-                src_nodata=NODATA,
-                nodata=NODATA,
-            )
+            warped = nearest_on(dataset, grid, src_nodata=NODATA, nodata=NODATA)
     except (CRSError, RasterioError) as error:
         raise SceneError(f"The map {path} cannot be brought onto the grid of the other ({error}).") from error
     with closing(warped):

@@ -34,6 +34,7 @@ from iic_geotools.geobox import GeoBox
 from iic_geotools.tiff import is_whole
 from iic_geotools.tiling import Rect
 
+MAP_SUFFIXES = (".tif", ".tiff")
 DEFAULT_OPTIONS = {
     "COMPRESS": "LZW",  # about as small as DEFLATE for labels, and two to three times as fast
     "BLOCKSIZE": "512",
@@ -108,7 +109,7 @@ def _check_number(key: str, value: str, allowed: range) -> None:
 
 
 def part_profile(width: int, height: int) -> dict[str, Any]:
-    """What a part of a map is, for rasterio: a small GeoTIFF without a georeference."""
+    """The profile of a part of a map, for rasterio: a small GeoTIFF without a georeference."""
     profile = {"driver": "GTiff", "width": width, "height": height, "count": 1, "dtype": "uint8"}
     if min(width, height) >= BLOCK:
         profile |= {"tiled": True, "blockxsize": BLOCK, "blockysize": BLOCK}
@@ -228,9 +229,11 @@ def _copy(virtual: Path, target: Path, options: Mapping[str, str]) -> None:
 def _is_nearly_empty(full: Level, options: Mapping[str, str]) -> bool:
     """Whether a map has so many empty blocks that it is not left to GDAL's driver, which looks at all of them."""
     driver_only = {"OVERVIEW_COMPRESS", "OVERVIEW_PREDICTOR", "PREDICTOR"} & set(options)
-    wanted = _is_sparse(options) and options["BIGTIFF"].upper() != "NO" and not driver_only
+    possible = _is_sparse(options) and options["BIGTIFF"].upper() != "NO" and not driver_only
     return (
-        wanted and full.touched.size >= MANY_BLOCKS and full.touched.sum() < NEARLY_EMPTY * full.touched.size
+        possible
+        and full.touched.size >= MANY_BLOCKS
+        and full.touched.sum() < NEARLY_EMPTY * full.touched.size
     )
 
 
@@ -241,7 +244,7 @@ def _write_directly(
     scratch: Callable[[str], Path],
     options: Mapping[str, str],
 ) -> None:
-    """Write a map whose empty blocks nobody looks at.
+    """Write a map without a look at its empty blocks.
 
     Args:
         header: A virtual raster of one empty block with the tags of the map.

@@ -3,14 +3,20 @@
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from xml.sax.saxutils import escape
 
 from affine import Affine
 
 from iic_geotools.classmap.classes import NODATA, MapClass
-from iic_geotools.classmap.vrt import band_header, colour_table, georeference, metadata, source_rects
-from iic_geotools.errors import OutputError, UsageError
-from iic_geotools.files import check_name, write_atomically
+from iic_geotools.classmap.vrt import (
+    band_header,
+    colour_table,
+    georeference,
+    metadata,
+    source_rects,
+    xml_text,
+)
+from iic_geotools.errors import OutputError
+from iic_geotools.files import check_folder, check_name, check_suffix, write_atomically
 from iic_geotools.geobox import GeoBox
 from iic_geotools.scene.info import open_raster
 from iic_geotools.tiling import Rect
@@ -33,10 +39,8 @@ def check_mosaic(mosaic: Path, overwrite: bool) -> None:
         OutputError: Another file is there, or there is no such folder.
     """
     check_name(mosaic)
-    if mosaic.suffix.lower() != ".vrt":
-        raise UsageError(f"`mosaic` must end in .vrt, not {mosaic.name}.")
-    if not mosaic.parent.is_dir():
-        raise OutputError(f"There is no folder {mosaic.parent} for the mosaic: make it first.")
+    check_suffix(mosaic, (".vrt",), "mosaic")
+    check_folder(mosaic)
     if (
         mosaic.exists()
         and not overwrite
@@ -63,7 +67,7 @@ def write_mosaic(maps: Sequence[Path], mosaic: Path, classes: Sequence[MapClass]
         with open_raster(str(path)) as dataset:
             grids.append(GeoBox.of(dataset))
     whole, rects = lay_out(grids, [str(path) for path in maps])
-    names = "".join(f"<Category>{escape(map_class.name)}</Category>" for map_class in classes)
+    names = "".join(f"<Category>{xml_text(map_class.name)}</Category>" for map_class in classes)
     content = [
         f'<VRTDataset rasterXSize="{whole.width}" rasterYSize="{whole.height}">\n',
         georeference(whole),
@@ -122,6 +126,6 @@ def _source(path: Path, rect: Rect, mosaic: Path) -> str:
     name = os.path.relpath(path.resolve(), mosaic.resolve().parent)
     # A complex source lets the maps below show through where there is no data.
     return (
-        f'<ComplexSource><SourceFilename relativeToVRT="1">{escape(name)}</SourceFilename>'
+        f'<ComplexSource><SourceFilename relativeToVRT="1">{xml_text(name)}</SourceFilename>'
         f"<SourceBand>1</SourceBand>{source_rects(rect, _BLOCK)}<NODATA>{NODATA}</NODATA></ComplexSource>\n"
     )

@@ -10,7 +10,7 @@ PLACES_TAG = "IIC_LABELLED_PLACES"
 """The metadata item with the points that named the model: longitude and latitude of each."""
 
 NAMED_BY = "named by "
-"""How the account of labels begins that named a model's classes; what comes before, it has learnt from."""
+"""How the text about labels begins if they only named the model's classes; otherwise the model has learnt from them."""
 
 
 def format_places(places: Sequence[tuple[float, float]]) -> str:
@@ -19,13 +19,13 @@ def format_places(places: Sequence[tuple[float, float]]) -> str:
 
 
 def labels_to_beware_of(tags: Mapping[str, str]) -> str:
-    """The labels that the model of a map has seen at places that its metadata does not tell; empty for none."""
+    """The labels that the model of a map has seen at places that its metadata does not list; empty for none."""
     labels = tags.get(LABELS_TAG, "")
     return "" if labels.startswith(NAMED_BY) and read_places(tags) else labels
 
 
 def read_places(tags: Mapping[str, str]) -> list[tuple[float, float]]:
-    """Longitudes and latitudes of the points that named the model of a map; none if its metadata does not tell."""
+    """Longitudes and latitudes of the points that named the model of a map; none if its metadata lists none."""
     try:
         pairs = [entry.split(",") for entry in tags.get(PLACES_TAG, "").split()]
         return [(float(longitude), float(latitude)) for longitude, latitude in pairs]

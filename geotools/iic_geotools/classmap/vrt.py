@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
-from xml.sax.saxutils import escape, quoteattr
 
 import rasterio
 from affine import Affine
@@ -13,6 +12,19 @@ from rasterio.dtypes import dtype_rev, typename_fwd
 from iic_geotools.classmap.classes import NODATA, MapClass, rgb
 from iic_geotools.geobox import GeoBox
 from iic_geotools.tiling import Rect
+
+
+def xml_text(text: str) -> str:
+    """A text between tags of XML. The functions of `xml.sax.saxutils` would import all that talks to web servers."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def xml_attribute(text: str) -> str:
+    """The value of an attribute in XML, with its quotation marks."""
+    escaped = xml_text(text).replace('"', "&quot;")
+    for letter in "\n\r\t":
+        escaped = escaped.replace(letter, f"&#{ord(letter)};")
+    return f'"{escaped}"'
 
 
 def write_vrt(
@@ -93,7 +105,7 @@ def whole_source(name: str, band: int | str, grid: GeoBox, *, lookup: str = "", 
     whole = f'xOff="0" yOff="0" xSize="{grid.width}" ySize="{grid.height}"'
     kind = "ComplexSource" if lookup else "SimpleSource"
     return (
-        f'<{kind}><SourceFilename relativeToVRT="0">{escape(name)}</SourceFilename><SourceBand>{band}</SourceBand>'
+        f'<{kind}><SourceFilename relativeToVRT="0">{xml_text(name)}</SourceFilename><SourceBand>{band}</SourceBand>'
         f"{properties}<SrcRect {whole}/><DstRect {whole}/>{lookup}</{kind}>"
     )
 
@@ -113,13 +125,13 @@ def georeference(grid: GeoBox) -> str:
     """The place of a grid on the ground, in the XML that virtual rasters and sidecars share."""
     lines = []
     if grid.crs is not None:
-        lines.append(f"<SRS>{escape(_wkt(grid.crs))}</SRS>")
+        lines.append(f"<SRS>{xml_text(_wkt(grid.crs))}</SRS>")
     if grid.transform != Affine.identity():
         lines.append(
             f"<GeoTransform>{', '.join(repr(float(x)) for x in grid.transform.to_gdal())}</GeoTransform>"
         )
     if grid.gcps:
-        projection = f" Projection={quoteattr(_wkt(grid.gcps_crs))}" if grid.gcps_crs is not None else ""
+        projection = f" Projection={xml_attribute(_wkt(grid.gcps_crs))}" if grid.gcps_crs is not None else ""
         lines.append(f"<GCPList{projection}>")
         lines += [
             f'<GCP Id="{number}" Pixel="{gcp.col!r}" Line="{gcp.row!r}"'
@@ -155,8 +167,8 @@ def colour_table(classes: Sequence[MapClass], length: int = NODATA + 1) -> str:
 
 def metadata(tags: Mapping[str, str], domain: str = "") -> str:
     """Metadata of a virtual raster as XML, of a domain if one is named."""
-    items = "".join(f"<MDI key={quoteattr(key)}>{escape(value)}</MDI>" for key, value in tags.items())
-    attribute = f" domain={quoteattr(domain)}" if domain else ""
+    items = "".join(f"<MDI key={xml_attribute(key)}>{xml_text(value)}</MDI>" for key, value in tags.items())
+    attribute = f" domain={xml_attribute(domain)}" if domain else ""
     return f"<Metadata{attribute}>{items}</Metadata>\n"
 
 
@@ -179,5 +191,5 @@ def source_rects(rect: Rect, block: int) -> str:
 
 
 def _filename(path: Path) -> str:
-    name = escape(str(path.resolve()))
+    name = xml_text(str(path.resolve()))
     return f'<SourceFilename relativeToVRT="0">{name}</SourceFilename><SourceBand>1</SourceBand>'

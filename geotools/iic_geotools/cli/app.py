@@ -9,8 +9,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from iic_geotools.cli.streams import print_error, write
-from iic_geotools.errors import UnexpectedError
+from iic_geotools.cli.streams import print_error, print_unexpected, write
 
 INTERRUPTED = 130
 """Exit code of a command that the user interrupted."""
@@ -52,7 +51,7 @@ def _exit_with_sentence(
     try:
         code = main(*arguments, standalone_mode=False, **settings)
     except Exception as error:
-        # typer may bring a click of its own, so that its exceptions are known by what they can do.
+        # typer may bring its own copy of click, so its exceptions are recognised by their attributes.
         if not (hasattr(error, "format_message") and hasattr(error, "exit_code")):
             if "--traceback" in (settings.get("args") or sys.argv):
                 raise
@@ -74,8 +73,8 @@ def _last_resort(error: Exception) -> int:
     if type(error).__name__ == "Abort":
         write(sys.stderr, "Interrupted.\n")
         return INTERRUPTED
-    if not isinstance(error, BrokenPipeError):  # a reader that has left wants to read no more
-        print_error(f"{str(UnexpectedError.of(error)).rstrip('.')} (--traceback shows more).")
+    if not isinstance(error, BrokenPipeError):  # whoever read the output has closed it
+        print_unexpected(error)
     write(sys.stdout, "")  # what it still holds cannot be written either
     return 1
 

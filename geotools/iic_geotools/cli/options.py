@@ -1,12 +1,48 @@
 """Options that commands of several rooms share, each declared once. Importing this imports nothing heavy."""
 
+import math
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import typer
 
+from iic_geotools.cli.error_shell import remember_command
 from iic_geotools.errors import UsageError
 
+
+def _print_version(context: typer.Context, value: bool) -> None:
+    if value:
+        from iic_geotools import __version__
+
+        typer.echo(f"{context.find_root().info_name} {__version__}")
+        raise typer.Exit
+
+
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print more about what is done.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only warnings and errors.")]
+Traceback = Annotated[
+    bool,
+    typer.Option(
+        "--traceback", callback=remember_command, help="Show where in the code an error comes from."
+    ),
+]
+Version = Annotated[
+    bool,
+    typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit."),
+]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace outputs that exist.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+ProgressJson = Annotated[
+    bool, typer.Option("--progress-json", help="Print progress as JSON lines on standard output.")
+]
+LabelField = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FIELD",
+        help="The field that holds the class. By default the only one, or one named class.",
+        show_default=False,
+    ),
+]
 SieveArea = Annotated[
     float,
     typer.Option(
@@ -29,6 +65,31 @@ CreationOptions = Annotated[
         metavar="KEY=VALUE", help="Creation option of GDAL's COG driver; may be repeated.", show_default=False
     ),
 ]
+
+
+class NumberRange(NamedTuple):
+    """Two positive numbers, the lower one first: the value of an option MIN,MAX."""
+
+    low: float
+    high: float
+
+
+def parse_number_range(text: str) -> NumberRange:
+    """Read the value of an option MIN,MAX.
+
+    Declare such an option as
+    `Annotated[NumberRange | None, typer.Option(parser=parse_number_range, metavar="MIN,MAX", help=...)]`.
+
+    Raises:
+        typer.BadParameter: The text is not two positive finite numbers, the lower one first.
+    """
+    try:
+        low, high = (float(number) for number in text.split(","))
+    except ValueError:
+        raise typer.BadParameter(f'"{text}" is not two numbers MIN,MAX, e.g. 0.2,1.') from None
+    if not 0 < low <= high < math.inf:
+        raise typer.BadParameter(f"MIN and MAX must be above 0 and MIN not above MAX, not {text}.")
+    return NumberRange(low, high)
 
 
 def parse_creation_options(pairs: Sequence[str]) -> dict[str, str]:

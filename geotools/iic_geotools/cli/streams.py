@@ -5,6 +5,8 @@ import sys
 from contextlib import suppress
 from typing import Any, TextIO
 
+from iic_geotools.errors import UnexpectedError
+
 
 def printable(text: str) -> str:
     """The text with control characters, which a terminal would obey, and broken letters as escapes.
@@ -18,7 +20,7 @@ def printable(text: str) -> str:
 
 
 def open_standard_streams() -> None:
-    """Open what the caller closed (`2>&-`) to nothing.
+    """Open the standard streams that the caller closed (`2>&-`) on the null device.
 
     Otherwise the next file that is opened takes the number of the closed one, and what a library prints there ends up
     in that file.
@@ -52,6 +54,11 @@ def write(stream: TextIO | None, text: str) -> None:
 def print_error(sentence: str) -> None:
     """Print an error on standard error, as every command does: on one line, and without control characters."""
     write(sys.stderr, f"Error: {printable(' '.join(sentence.split()))}\n")
+
+
+def print_unexpected(error: Exception) -> None:
+    """Print an error that nobody has foreseen, and how to see where it comes from."""
+    print_error(f"{str(UnexpectedError.of(error)).rstrip('.')} (--traceback shows more).")
 
 
 class Unfailing:

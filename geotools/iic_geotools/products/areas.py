@@ -26,6 +26,9 @@ Counts = npt.NDArray[np.int64]
 """The number of pixels of each of the 256 values."""
 # Side of the windows that a map without tiles is read in.
 _WINDOW = 1024
+STATS_SUFFIXES = (".json", ".csv")
+ZONE_SUFFIXES = (".csv", ".gpkg")
+"""Suffixes of files with the areas of a map, and with those in each polygon of a file."""
 
 
 @dataclass(frozen=True)
@@ -150,7 +153,7 @@ def write_stats(path: Path, areas: ClassAreas) -> None:
 
 
 def plain_cell(text: str) -> str:
-    """A text for a cell of a CSV file that no spreadsheet takes for a formula: it then begins with an apostrophe."""
+    """A text as a cell of a CSV file: an apostrophe keeps spreadsheets from taking it for a formula."""
     return f"'{text}" if text.lstrip().startswith(("=", "+", "-", "@", "|", "%")) else text
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iic_geotools.classmap.alignment import View, common_rect, view_on
+from iic_geotools.classmap.class_map import Bytes, ClassMap, check_placed, open_map, values_by_name
 from iic_geotools.classmap.classes import (
     MAX_CLASSES,
     MAX_NAME,
@@ -20,14 +21,14 @@ from iic_geotools.classmap.classes import (
     least_confidence,
     rgb,
 )
-from iic_geotools.classmap.reading import Bytes, ClassMap, check_placed, open_map, values_by_name
+from iic_geotools.classmap.cog import MAP_SUFFIXES
+from iic_geotools.classmap.map_writer import place_files, scratch_folder, write_windows
 from iic_geotools.classmap.sidecars import style_path
-from iic_geotools.classmap.writing import place_files, scratch_folder, write_windows
-from iic_geotools.errors import OutputError, SceneError, UsageError
-from iic_geotools.files import check_folder, check_name
+from iic_geotools.errors import SceneError, UsageError
+from iic_geotools.files import check_absent, check_apart, check_folder, check_name, check_suffix
 from iic_geotools.geobox import GeoBox
 from iic_geotools.products.areas import PixelAreas
-from iic_geotools.products.transitions import Transitions, check_table, transition_table
+from iic_geotools.products.transitions import TABLES, Transitions, transition_table
 from iic_geotools.progress import OnProgress, Progress, silent
 from iic_geotools.scene.info import describe, open_raster
 from iic_geotools.tiling import Rect, TileGrid
@@ -137,21 +138,16 @@ def change_map(
 
 def _check_outputs(out: Path, tables: Sequence[Path], inputs: Sequence[Path], overwrite: bool) -> None:
     check_name(out)
-    if out.suffix.lower() not in (".tif", ".tiff"):
-        raise UsageError(f"`out` must end in .tif or .tiff, not {out.name}.")
-    files = [out, *tables]
-    if len({file.resolve() for file in files}) < len(files):
-        raise UsageError("Two outputs have the same name; give each a name of its own.")
+    check_suffix(out, MAP_SUFFIXES, "out")
     for file in tables:
         check_name(file)
-        check_table(file)
+        check_suffix(file, TABLES, "tables")
+    files = [out, *tables]
+    check_apart(files, inputs)
     for file in files:
-        if file.resolve() in {path.resolve() for path in inputs}:
-            raise UsageError(f"{file} is an input; give the output another name.")
         check_folder(file)
-    for file in (*files, style_path(out)):
-        if file.exists() and not overwrite:
-            raise OutputError(f"{file} exists; give another name, or `overwrite` to replace it.")
+    if not overwrite:
+        check_absent(*files, style_path(out))
 
 
 def _check_confidence(min_confidence: float, confidences: Sequence[Path | None]) -> None:
@@ -202,7 +198,7 @@ def _choose_grid(maps: Sequence[ClassMap], like: Path | None) -> GeoBox:
         grid = describe(str(like)).grid
         if grid.crs is None:
             raise SceneError(
-                f"{like} has no CRS, so that its grid has no place; give another raster as `like`."
+                f"{like} has no CRS, so its grid cannot be placed; give another raster as `like`."
             )
         rect = common_rect(grid, (grids[0], grids[1]))
     else:

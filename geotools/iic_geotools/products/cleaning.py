@@ -22,22 +22,23 @@ from rasterio.enums import ColorInterp
 from rasterio.errors import NotGeoreferencedWarning, RasterioError
 from rasterio.windows import Window
 
+from iic_geotools.classmap.class_map import ClassMap, open_map
 from iic_geotools.classmap.classes import NODATA
 from iic_geotools.classmap.cog import (
     BLOCK,
+    MAP_SUFFIXES,
     OPEN_PARTS,
     assemble,
     creation_options,
     part_profile,
 )
+from iic_geotools.classmap.map_writer import place_files, scratch_folder
 from iic_geotools.classmap.overviews import NOWHERE, Level, stored_blocks, touched_blocks
 from iic_geotools.classmap.provenance import FINGERPRINT_TAG
-from iic_geotools.classmap.reading import ClassMap, open_map
 from iic_geotools.classmap.sidecars import map_style, sidecar_path, style_path
 from iic_geotools.classmap.vrt import write_vrt
-from iic_geotools.classmap.writing import place_files, scratch_folder
 from iic_geotools.errors import OutputError, SceneError, UsageError
-from iic_geotools.files import check_folder, check_name
+from iic_geotools.files import check_absent, check_apart, check_folder, check_name, check_suffix
 from iic_geotools.gdal import gdal_errors
 from iic_geotools.geobox import GeoBox
 from iic_geotools.products.majority import MAX_RADIUS, Majority
@@ -52,8 +53,7 @@ TILE = 1024
 MAX_SIEVE = 250_000
 """The most pixels of a patch that may be too small: a tile must see such patches whole, and what is around them."""
 IN_MEMORY = 25_000_000
-"""Maps of so many pixels may be sieved with any area."""
-MAP_SUFFIXES = (".tif", ".tiff")
+"""Maps of at most this many pixels may be sieved with any area."""
 
 Parts = list[tuple[Path, Rect]]
 """One-band GeoTIFF files of bytes, and the rectangle of the map that each of them covers."""
@@ -224,7 +224,7 @@ def clean_map(
 
 
 def _check_legend(class_map: ClassMap) -> None:
-    """Refuse a raster of bytes that is something else than a map, e.g. confidence."""
+    """Refuse a raster of bytes that is something other than a map, e.g. confidence."""
     if not class_map.has_names and class_map.dataset.colorinterp[0] != ColorInterp.palette:
         raise SceneError(
             f"{class_map.path} has neither names of classes nor a colour table, so it is not a map of classes; give a "
@@ -234,14 +234,11 @@ def _check_legend(class_map: ClassMap) -> None:
 
 def _check_output(source: Path, out: Path, overwrite: bool) -> None:
     check_name(out)
-    if out.suffix.lower() not in MAP_SUFFIXES:
-        raise UsageError(f"`out` must end in {' or '.join(MAP_SUFFIXES)}, not {out.name}.")
-    if out.resolve() == source.resolve():
-        raise UsageError(f"{out} is the map itself; give the clean map another name.")
+    check_suffix(out, MAP_SUFFIXES, "out")
+    check_apart([out], [source])
     check_folder(out)
-    for file in (out, style_path(out)):
-        if file.exists() and not overwrite:
-            raise OutputError(f"{file} exists; give another name, or `overwrite` to replace it.")
+    if not overwrite:
+        check_absent(out, style_path(out))
 
 
 def clean_file(

@@ -92,7 +92,7 @@ class Patches:
         """Join patches of one class that border on each other.
 
         Args:
-            enough: The size from which on a patch never changes: borders between such patches are forgotten.
+            enough: The size from which a patch never changes: borders between such patches are forgotten.
 
         Returns:
             The new number of each patch.

@@ -1,15 +1,21 @@
 """Scenes and maps as pictures, reduced to a given size. Memory is that of the picture."""
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import rasterio
 from rasterio.enums import Resampling
+from rasterio.errors import NodataShadowWarning, NotGeoreferencedWarning
 from rasterio.windows import Window
 
 from iic_geotools.classmap.classes import MapClass, rgb
 from iic_geotools.geobox import GeoBox
+from iic_geotools.tiling import Rect
 
 EMPTY = "#ececec"
 """The colour of pixels without data."""
@@ -20,6 +26,58 @@ _MOST_AVERAGED = 16
 _ROWS = 256
 
 Bytes = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """A scene and its map at one size.
+
+    Attributes:
+        scene: The scene [H, W, 3].
+        values: The values of the map [H, W].
+        metres: Metres on the ground per pixel; None if they are unknown.
+        reduced: Whether their size is not that of the map.
+    """
+
+    scene: Bytes
+    values: Bytes
+    metres: float | None
+    reduced: bool
+
+
+def read_pictures(
+    scene_path: str | Path,
+    map_path: Path,
+    choose_size: Callable[[int, int], tuple[int, int]],
+    bidx: Sequence[int],
+    region: Rect | None = None,
+) -> Pictures:
+    """Read a scene and its map at the same size.
+
+    Args:
+        scene_path: Path or address of the scene.
+        map_path: Path of the map, which may cover only a part of the scene.
+        choose_size: Function from width and height of the map to those of the pictures.
+        bidx: As in `scene_picture`.
+        region: The pixels of the scene that the map covers; by default all of them.
+
+    Raises:
+        RasterioError: Scene or map cannot be read.
+    """
+    with warnings.catch_warnings():
+        # Neither warning matters for a picture.
+        warnings.simplefilter("ignore", NotGeoreferencedWarning)
+        warnings.simplefilter("ignore", NodataShadowWarning)
+        with rasterio.open(scene_path) as scene, rasterio.open(map_path) as labels:
+            size = choose_size(labels.width, labels.height)
+            covered = region or Rect(0, 0, scene.width, scene.height)
+            window = Window(covered.col, covered.row, covered.width, covered.height)
+            return Pictures(
+                scene_picture(scene, window, size, bidx),
+                map_values(labels, size),
+                metres_per_pixel(labels, size[0]),
+                size != (labels.width, labels.height),
+            )
 
 
 def scene_picture(scene: Any, window: Window, size: tuple[int, int], bidx: Sequence[int]) -> Bytes:

@@ -1,16 +1,13 @@
 """A picture of a scene and its map, with a legend."""
 
 import math
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import rasterio
 from PIL import Image, ImageDraw, ImageFont
-from rasterio.errors import NodataShadowWarning, NotGeoreferencedWarning, RasterioError
-from rasterio.windows import Window
+from rasterio.errors import RasterioError
 
 from iic_geotools.classmap.classes import MapClass
 from iic_geotools.errors import OutputError, SceneError, UsageError
@@ -18,11 +15,9 @@ from iic_geotools.files import replacement
 from iic_geotools.products.areas import ClassAreas, class_areas
 from iic_geotools.products.pictures import (
     EMPTY,
-    map_values,
-    metres_per_pixel,
     palette,
     percent,
-    scene_picture,
+    read_pictures,
 )
 from iic_geotools.tiling import Rect
 
@@ -80,21 +75,12 @@ def preview(
     if out.suffix.lower() != ".png":
         raise UsageError(f"A preview is written as .png, not as {out.suffix or out.name!r}.")
     try:
-        with warnings.catch_warnings():
-            # Neither warning matters for a picture.
-            warnings.simplefilter("ignore", NotGeoreferencedWarning)
-            warnings.simplefilter("ignore", NodataShadowWarning)
-            with rasterio.open(scene_path) as scene, rasterio.open(map_path) as labels:
-                size = _panel_size(labels.width, labels.height)
-                covered = region or Rect(0, 0, scene.width, scene.height)
-                window = Window(covered.col, covered.row, covered.width, covered.height)
-                left = Image.fromarray(scene_picture(scene, window, size, bidx))
-                right = Image.fromarray(palette(classes)[map_values(labels, size)])
-                metres = metres_per_pixel(labels, size[0])
-            entries = _entries(areas or class_areas(map_path, classes), classes)
+        pictures = read_pictures(scene_path, map_path, _panel_size, bidx, region)
+        entries = _entries(areas or class_areas(map_path, classes), classes)
     except RasterioError as error:
         raise SceneError(f"No preview can be made: {error}") from error
-    picture = _compose(left, right, entries, metres)
+    left, right = Image.fromarray(pictures.scene), Image.fromarray(palette(classes)[pictures.values])
+    picture = _compose(left, right, entries, pictures.metres)
     try:
         with replacement(out) as temporary:
             picture.save(temporary, format="PNG")

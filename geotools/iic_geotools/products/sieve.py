@@ -119,7 +119,7 @@ def dissolve(
     Args:
         patches: The patches of a window, which are merged.
         smallest: The size of the smallest pixel.
-        enough: The size from which on patches stay as they are.
+        enough: The size from which patches stay as they are.
         in_core: For each patch, whether its class is needed.
         keep_islands: Whether small patches without any neighbour keep their class.
 

@@ -99,7 +99,7 @@ class _Pieces:
         self._corners += shapely.get_num_coordinates(shape)
         if self._corners > MAX_CORNERS:
             raise SceneError(
-                f"Regions of this map have more than {MAX_CORNERS:,} corners, which is noise and no polygons; clean "
+                f"Regions of this map have more than {MAX_CORNERS:,} corners, which is noise, not polygons; clean "
                 "the map with `sieve` or `majority`, or give `min_area`."
             )
         return self._next - 1

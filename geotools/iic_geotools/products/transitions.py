@@ -4,13 +4,11 @@ import csv
 import io
 import json
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from iic_geotools.errors import UsageError
 from iic_geotools.geobox import AreaMethod
 from iic_geotools.products.areas import plain_cell
 
@@ -60,16 +58,6 @@ class Transitions:
         """Share of the area that has another class in the second map."""
         total = float(self.hectares.sum())
         return 1 - float(self.hectares.trace()) / total if total else 0.0
-
-
-def check_table(path: Path) -> None:
-    """Refuse a table that is neither CSV nor JSON.
-
-    Raises:
-        UsageError: The suffix is another one.
-    """
-    if path.suffix.lower() not in TABLES:
-        raise UsageError(f"`tables` must end in {' or '.join(TABLES)}, not {path.name}.")
 
 
 def transition_table(transitions: Transitions, suffix: str) -> str:

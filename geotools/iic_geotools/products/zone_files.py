@@ -25,11 +25,6 @@ ZONE, METHOD = "zone", "method"
 """Names of the fields with the number of a polygon in its file, and with how areas were measured."""
 
 
-def zone_suffixes() -> tuple[str, ...]:
-    """Suffixes of the files that statistics of polygons are written to."""
-    return (".csv", ".gpkg")
-
-
 def check_zones(path: Path, grid: GeoBox) -> None:
     """Check before any work that statistics of polygons can be made on a grid.
 
@@ -48,7 +43,7 @@ def check_areas(grid: GeoBox) -> None:
     """Refuse a grid that does not tell areas.
 
     Raises:
-        SceneError: It has no CRS, or one whose units are no lengths.
+        SceneError: It has no CRS, or one whose units are not lengths.
     """
     if grid.area_method == "none":
         raise SceneError(
@@ -113,7 +108,7 @@ def _read(path: Path) -> Shapes:
     if not len(shapes.geometries):
         raise SceneError(f"The zones {path} are empty; give a file with polygons.")
     if shapes.crs is None:
-        raise SceneError(f"The zones {path} have no CRS, so that they have no place; save them with one.")
+        raise SceneError(f"The zones {path} have no CRS, so they cannot be placed; save them with one.")
     if shapely.area(shapes.geometries).sum() == 0:
         raise SceneError(f"The zones {path} hold no polygon with an area: points and lines have none.")
     return shapes

@@ -10,15 +10,15 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from iic_geotools.classmap.class_map import ClassMap, open_map
 from iic_geotools.classmap.classes import NODATA
-from iic_geotools.classmap.reading import ClassMap, open_map
-from iic_geotools.errors import OutputError, UsageError
-from iic_geotools.files import check_folder, check_name
+from iic_geotools.errors import UsageError
+from iic_geotools.files import check_absent, check_apart, check_folder, check_name, check_suffix
 from iic_geotools.geobox import AreaMethod
 from iic_geotools.packages import shapely
-from iic_geotools.products.areas import PixelAreas
-from iic_geotools.products.coverage import Polygons, covered_centres, covered_shares
-from iic_geotools.products.zone_files import Zones, check_areas, read_zones, write_zones, zone_suffixes
+from iic_geotools.products.areas import ZONE_SUFFIXES, PixelAreas
+from iic_geotools.products.covered_shares import Polygons, covered_centres, covered_shares
+from iic_geotools.products.zone_files import Zones, check_areas, read_zones, write_zones
 from iic_geotools.progress import OnProgress, Progress, silent
 from iic_geotools.tiling import Rect, TileGrid
 
@@ -84,16 +84,15 @@ def zone_statistics(
     """
     target = Path(out)
     check_name(target)
-    check_zone_suffix(target, "out")
+    check_suffix(target, ZONE_SUFFIXES, "out")
     if partial_pixels not in get_args(PartialPixels):
         raise UsageError(
             f"`partial_pixels` must be {' or '.join(get_args(PartialPixels))}, not {partial_pixels}."
         )
-    if target.resolve() in (Path(map).resolve(), Path(zones).resolve()):
-        raise UsageError(f"{target} is an input; give the output another name.")
+    check_apart([target], [Path(map), Path(zones)])
     check_folder(target)
-    if target.exists() and not overwrite:
-        raise OutputError(f"{target} exists; give another name, or `overwrite` to replace it.")
+    if not overwrite:
+        check_absent(target)
     with open_map(Path(map)) as class_map:
         check_areas(class_map.grid)
         places = read_zones(Path(zones), class_map.grid)
@@ -102,16 +101,6 @@ def zone_statistics(
     columns |= {"nodata_ha": areas.nodata_ha, "covered": areas.covered}
     write_zones(target, places, columns, areas.description)
     return areas
-
-
-def check_zone_suffix(out: Path, argument: str) -> None:
-    """Refuse a name that statistics of polygons cannot be written to.
-
-    Raises:
-        UsageError: The suffix is another one.
-    """
-    if out.suffix.lower() not in zone_suffixes():
-        raise UsageError(f"`{argument}` must end in {' or '.join(zone_suffixes())}, not {out.name}.")
 
 
 def _measure(

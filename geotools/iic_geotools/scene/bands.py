@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from itertools import islice
+from typing import Any
 
 from iic_geotools.errors import SceneError, UsageError
 
@@ -25,6 +26,15 @@ def canonical(name: str) -> str:
     plain = re.sub(r"[^a-z0-9]", "", name.lower())
     plain = re.sub(r"^band(?=[a-z])|(?<=[a-z])band$", "", plain)
     return _SYNONYMS.get(plain, plain)
+
+
+def colour_interpretations(dataset: Any) -> tuple[str, ...]:
+    """The colour interpretations of the bands of an open dataset, e.g. "red" or "undefined"."""
+    try:
+        # One call, because each call asks about every band.
+        return tuple(kind.name for kind in dataset.colorinterp)
+    except ValueError:  # GDAL knows an interpretation that rasterio does not
+        return ("undefined",) * int(dataset.count)
 
 
 def match_bands(

@@ -8,11 +8,10 @@ of the finest, bilinearly and block by block, so that a pixel does not depend on
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from xml.sax.saxutils import escape
 
 import rasterio
 
-from iic_geotools.classmap.vrt import combination, virtual_band, virtual_raster, whole_source
+from iic_geotools.classmap.vrt import combination, virtual_band, virtual_raster, whole_source, xml_text
 from iic_geotools.errors import SceneError
 from iic_geotools.gdal import absolute_name, network_options
 from iic_geotools.geobox import GeoBox
@@ -148,8 +147,8 @@ def _check_place(raster: SceneInfo, grid: GeoBox, scene: str) -> None:
     """Refuse a raster that cannot be brought onto a grid, or would leave a part of it blank."""
     if not can_lie_on(raster.grid, grid):
         raise SceneError(
-            f"The bands of {scene} have different sizes, and not all of them a CRS and a transform, by which they "
-            "could be laid on each other; give bands of one size."
+            f"The bands of {scene} have different sizes, and not all of them have a CRS and a transform by which "
+            "they could be aligned; give bands of one size."
         )
     if raster.grid.crs != grid.crs:
         raise SceneError(
@@ -167,7 +166,7 @@ def _write_band(number: int, layer: _Layer, masks: Sequence[str], block: tuple[i
     band = layer.band
     raster = band.raster
     pieces = [
-        "" if band.name is None else f"<Description>{escape(band.name)}</Description>",
+        "" if band.name is None else f"<Description>{xml_text(band.name)}</Description>",
         "" if band.nodata is None else f"<NoDataValue>{band.nodata!r}</NoDataValue>",
         layer.source,
         _write_mask(masks),

@@ -15,9 +15,10 @@ from iic_geotools.errors import SceneError
 from iic_geotools.files import is_utf8
 from iic_geotools.gdal import network_options
 from iic_geotools.geobox import GeoBox, places_pixels
-from iic_geotools.scene.masks import MaskKind, interpretations, mask_kinds, mask_sources
+from iic_geotools.scene.bands import colour_interpretations
+from iic_geotools.scene.masks import MaskKind, mask_kinds, mask_sources
 from iic_geotools.scene.radiometry import Radiometry, read_radiometry
-from iic_geotools.scene.sources import identify_sources
+from iic_geotools.scene.source_files import identify_sources
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,7 @@ def describe(path: str, name: str = "") -> SceneInfo:
             path=path,
             grid=grid,
             descriptions=tuple(dataset.descriptions),
-            interpretations=interpretations(dataset),
+            interpretations=colour_interpretations(dataset),
             dtypes=tuple(dataset.dtypes),
             nodatavals=tuple(dataset.nodatavals),
             masks=mask_kinds(dataset),

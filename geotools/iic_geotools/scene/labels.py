@@ -13,10 +13,9 @@ import numpy as np
 import rasterio
 from numpy.typing import NDArray
 from rasterio.crs import CRS
-from rasterio.enums import ColorInterp, Resampling
+from rasterio.enums import ColorInterp
 from rasterio.errors import CRSError, RasterioError
 from rasterio.features import rasterize
-from rasterio.vrt import WarpedVRT
 from rasterio.warp import transform as reproject
 from rasterio.warp import transform_bounds
 from rasterio.windows import Window
@@ -29,6 +28,7 @@ from iic_geotools.geobox import GeoBox
 from iic_geotools.packages import shapely
 from iic_geotools.scene.info import open_raster
 from iic_geotools.scene.vectors import list_fields, read_shapes
+from iic_geotools.scene.warp import nearest_on
 from iic_geotools.tiling import Rect
 
 NOT_LABELLED = -1
@@ -100,16 +100,8 @@ def _on_grid(source: Any, grid: GeoBox) -> Any:
                 f"The labels {source.name} or the scene have no CRS, and their sizes differ; put them on one grid."
             )
         return source
-    return WarpedVRT(
-        source,
-        crs=grid.crs,
-        transform=grid.transform,
-        width=grid.width,
-        height=grid.height,
-        resampling=Resampling.nearest,
-        tolerance=1e-9,
-        add_alpha=source.nodata is None and ColorInterp.alpha not in source.colorinterp,
-    )
+    no_mask = source.nodata is None and ColorInterp.alpha not in source.colorinterp
+    return nearest_on(source, grid, add_alpha=no_mask)
 
 
 def _overlaps(source: Any, grid: GeoBox) -> bool:
@@ -127,6 +119,22 @@ def _overlaps(source: Any, grid: GeoBox) -> bool:
 
 def _outside(path: str | os.PathLike[str]) -> SceneError:
     return SceneError(f"The labels {path} lie outside the scene; give those that were made for it.")
+
+
+def read_reduced(labels: SceneLabels, rect: Rect, times: int) -> Values:
+    """Read labels at a coarser resolution: a pixel has the label of its centre, else any of those that it holds.
+
+    Args:
+        labels: The labels on the grid of the scene.
+        rect: The rectangle to read, in coarse pixels.
+        times: Number of the scene's pixels along the side of a coarse one.
+    """
+    fine = labels.read(Rect(rect.col * times, rect.row * times, rect.width * times, rect.height * times))
+    if times == 1:
+        return fine
+    blocks = fine.reshape(rect.height, times, rect.width, times)
+    centre = blocks[:, times // 2, :, times // 2]
+    return np.where(centre == NOT_LABELLED, blocks.max((1, 3)), centre)
 
 
 class LabelRaster:
@@ -273,7 +281,7 @@ def class_fields(path: Path, label_field: str | None) -> tuple[str, str | None]:
             f"The labels {path} are neither a raster nor a vector file that GDAL can open."
         ) from error
     if not fields:
-        raise SceneError(f"The labels {path} have no field, and so no class; give points with one each.")
+        raise SceneError(f"The labels {path} have no field that could hold a class; add one.")
     colour_field = next((name for name in fields if name.lower() in ("colour", "color")), None)
     existing = ", ".join(fields) or "none"
     if label_field is not None:

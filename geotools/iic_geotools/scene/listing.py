@@ -156,7 +156,9 @@ def _file_name(item: Item) -> str:
     """The id of an item as the name of a file."""
     name = re.sub(r"[/\\\0]", "-", item.id)
     if not name.strip(". "):
-        raise UsageError(f"{item.base} has an item with the id {item.id!r}, after which no map can be named.")
+        raise UsageError(
+            f"{item.base} has an item with the id {item.id!r}, which cannot be the name of a map."
+        )
     return name
 
 

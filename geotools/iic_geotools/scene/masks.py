@@ -8,6 +8,8 @@ from numpy.typing import NDArray
 from rasterio.enums import MaskFlags
 from rasterio.windows import Window
 
+from iic_geotools.scene.bands import colour_interpretations
+
 MaskKind = Literal["dataset", "band", "alpha"] | None
 """What masks a band: the mask of the dataset, one of its own, an alpha band, or nothing."""
 
@@ -50,22 +52,12 @@ def fill_holes(values: NDArray[Any], valid: NDArray[np.bool_], fill: Sequence[fl
         band[holes] = value if limits is None else min(max(value, limits.min), limits.max)
 
 
-def interpretations(dataset: Any) -> tuple[str, ...]:
-    """The colour interpretations of the bands of an open dataset, e.g. "red" or "undefined"."""
-    try:
-        return tuple(
-            kind.name for kind in dataset.colorinterp
-        )  # one call: each of them asks about every band
-    except ValueError:  # GDAL knows an interpretation that rasterio does not
-        return ("undefined",) * int(dataset.count)
-
-
 def mask_kinds(dataset: Any) -> tuple[MaskKind, ...]:
     """What says where each band of an open dataset holds data, apart from nodata values.
 
     An alpha band counts for all bands, also where GDAL does not see it as their mask.
     """
-    alpha = "alpha" in interpretations(dataset)
+    alpha = "alpha" in colour_interpretations(dataset)
     return tuple(_mask_kind(set(flags), alpha) for flags in dataset.mask_flag_enums)
 
 
@@ -103,7 +95,7 @@ class BandMasks:
     """
 
     def __init__(self, dataset: Any, bidx: tuple[int, ...]) -> None:
-        names = interpretations(dataset)
+        names = colour_interpretations(dataset)
         alphas = [band for band, name in enumerate(names, 1) if name == "alpha"]
         self.sources = mask_sources(mask_kinds(dataset), alphas, bidx)
         self._dataset = dataset

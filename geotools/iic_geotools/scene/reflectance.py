@@ -95,7 +95,7 @@ def choose_reflectance(
             _LOG.info("Values: reflectance is %s, by %s", declared.formula(), declared.source)
             return declared
         _LOG.warning(
-            "By %s reflectance would be %s and reach from %.3g to %.3g, which it cannot; this is not believed.",
+            "By %s reflectance would be %s and reach from %.3g to %.3g, which is impossible; this is ignored.",
             declared.source,
             declared.formula(),
             low,

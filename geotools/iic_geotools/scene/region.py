@@ -36,8 +36,13 @@ MOST_POINTS = 1000
 _EDGES_ACROSS = 256
 
 
-def parse_bounds(text: str) -> Bounds:
-    """Read "LEFT,BOTTOM,RIGHT,TOP", separated by commas or spaces.
+def parse_bounds(text: str, argument: str = "bounds", unit: str = "the scene's CRS") -> Bounds:
+    """Read "LEFT BOTTOM RIGHT TOP", separated by commas or spaces.
+
+    Args:
+        text: The text.
+        argument: What the caller's argument is called.
+        unit: What the numbers are in, for errors.
 
     Raises:
         UsageError: The text is not four numbers.
@@ -45,7 +50,7 @@ def parse_bounds(text: str) -> Bounds:
     try:
         left, bottom, right, top = (float(number) for number in text.replace(",", " ").split())
     except ValueError:
-        raise UsageError(f'`bounds` takes "LEFT BOTTOM RIGHT TOP", not "{text}".') from None
+        raise UsageError(f'`{argument}` takes "LEFT BOTTOM RIGHT TOP" in {unit}, not "{text}".') from None
     return left, bottom, right, top
 
 
@@ -228,10 +233,10 @@ def read_aoi(path: Path, crs: CRS | None, extent: Bounds | None = None) -> Polyg
 
 
 def _check_places(shapes: NDArray[Any], path: Path) -> None:
-    """Refuse coordinates so large that an area of them is no number."""
+    """Refuse coordinates so large that their area is not a number."""
     if np.abs(shapely.get_coordinates(shapes)).max(initial=0.0) > LARGEST_COORDINATE:
         raise SceneError(
-            f"The area of interest {path} reaches beyond {LARGEST_COORDINATE:g}, which is no place: repair it."
+            f"The area of interest {path} reaches beyond {LARGEST_COORDINATE:g}, which is not on the earth: repair it."
         )
 
 

@@ -15,8 +15,8 @@ from typing import Any
 from urllib.parse import urljoin
 
 from iic_geotools.addresses import BUSY, RETRY_AFTER, TIMEOUT, is_web
-from iic_geotools.errors import MissingPackageError, OutputError, SceneError, UsageError
-from iic_geotools.files import check_folder, check_name, write_atomically
+from iic_geotools.errors import MissingPackageError, SceneError, UsageError
+from iic_geotools.files import check_absent, check_folder, check_name, check_suffix, write_atomically
 from iic_geotools.scene import MOST_SCENES
 from iic_geotools.scene.region import Bounds
 from iic_geotools.scene.stac import MOST_ITEMS, SUFFIXES, parse_item
@@ -103,19 +103,6 @@ def search_scenes(
     return [_describe(item) for item in items]
 
 
-def parse_bbox(text: str) -> Bounds:
-    """Read "LEFT BOTTOM RIGHT TOP", separated by commas or spaces.
-
-    Raises:
-        UsageError: The text is not four numbers.
-    """
-    try:
-        left, bottom, right, top = (float(number) for number in text.replace(",", " ").split())
-    except ValueError:
-        raise UsageError(f'`bbox` takes "LEFT BOTTOM RIGHT TOP" in degrees, not "{text}".') from None
-    return left, bottom, right, top
-
-
 def check_dates(text: str) -> str:
     """Check a day, month or year, or the first and the last one.
 
@@ -160,11 +147,10 @@ def _check_search(api: str, bbox: Bounds, max_cloud: float | None, limit: int) -
 
 def _check_output(file: Path, overwrite: bool) -> None:
     check_name(file)
-    if file.suffix.lower() not in SUFFIXES:
-        raise UsageError(f"`out` must end in {' or '.join(SUFFIXES)}, not {file.name}.")
+    check_suffix(file, SUFFIXES, "out")
     check_folder(file)
-    if file.exists() and not overwrite:
-        raise OutputError(f"{file} exists; give another name, or `overwrite` to replace it.")
+    if not overwrite:
+        check_absent(file)
 
 
 def _search(api: str, query: dict[str, Any], max_cloud: float | None) -> Iterator[dict[str, Any]]:

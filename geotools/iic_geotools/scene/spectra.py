@@ -45,41 +45,45 @@ Floats = NDArray[np.float64]
 class Mixture:
     """A mixture of Gaussians over the reflectances of some bands.
 
+    The logarithm of each component is a polynomial of second degree, so that one product of matrices gives all of them
+    for all spectra.
+
     Attributes:
-        weights: Logarithm of the factor of each component, `[K]`.
-        means: Their means `[K, bands]`.
-        roots: Cholesky factors of their precisions `[K, bands, bands]`.
+        polynomials: Coefficients of the logarithm of each component `[K, 1 + bands + bands * bands]`, for 1, the
+            reflectances and their products.
+        slopes: Coefficients of the gradients of these logarithms `[bands + bands * bands, K]`.
     """
 
-    weights: Floats
-    means: Floats
-    roots: Floats
+    polynomials: Floats
+    slopes: Floats
 
     @classmethod
     def of_bands(cls, names: Sequence[str]) -> "Mixture":
         """Return the mixture of the world's spectra, as far as these bands show them."""
         shares, means, covariances = _world()
         chosen = [BANDS.index(name) for name in names]
-        roots = np.linalg.cholesky(np.linalg.inv(covariances[:, chosen][:, :, chosen]))
-        volumes = np.log(np.diagonal(roots, axis1=1, axis2=2)).sum(1)
+        precisions = np.linalg.inv(covariances[:, chosen][:, :, chosen])
+        volumes = 0.5 * np.linalg.slogdet(precisions)[1]
         constant = 0.5 * len(names) * np.log(2.0 * np.pi)
-        return cls(np.log(shares) + volumes - constant, means[:, chosen], roots)
+        pulls = np.einsum("kij,kj->ki", precisions, means[:, chosen])
+        heights = np.log(shares) + volumes - constant - 0.5 * (pulls * means[:, chosen]).sum(1)
+        flat = precisions.reshape(len(precisions), -1)
+        return cls(np.column_stack([heights, pulls, -0.5 * flat]), np.vstack([pulls.T, -flat.T]))
 
     def log_density(self, spectra: Floats) -> tuple[Floats, Floats]:
         """Return the logarithm of the density of spectra `[N, bands]` and its gradient `[N, bands]`."""
         count, bands = spectra.shape
-        matrix = self.roots.transpose(1, 0, 2).reshape(bands, -1)
-        centres = np.einsum("ki,kij->kj", self.means, self.roots).reshape(-1)
-        distances = (spectra @ matrix - centres).reshape(count, -1, bands)
-        logs = self.weights - 0.5 * (distances**2).sum(2)
-        highest = logs.max(1, keepdims=True)
-        parts = np.exp(logs - highest)
-        total = parts.sum(1, keepdims=True)
-        log_density = (highest + np.log(total))[:, 0]
+        columns = spectra.T
+        products = (columns[:, None] * columns[None]).reshape(-1, count)
+        logs = self.polynomials @ np.vstack([np.ones(count), columns, products])
+        highest = logs.max(0)
+        parts = np.exp(np.subtract(logs, highest, out=logs), out=logs)
+        total = parts.sum(0)
+        log_density = highest + np.log(total)
         bounded = np.logaddexp(log_density, np.log(STRANGE))
-        shares = parts / total * np.exp(log_density - bounded)[:, None]
-        gradient = -(shares[:, :, None] * distances).reshape(count, -1) @ matrix.T
-        return bounded, gradient
+        slopes = self.slopes @ parts * (np.exp(log_density - bounded) / total)
+        turned = (slopes[bands:].reshape(bands, bands, count) * columns).sum(1)
+        return bounded, (slopes[:bands] + turned).T
 
 
 def usualness(spectra: Floats, names: Sequence[str]) -> float:

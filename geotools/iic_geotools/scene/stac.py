@@ -231,7 +231,7 @@ def parse_item(content: Any, base: str) -> Item:
         raise _not_stac(base)
     identifier, assets, properties = content.get("id"), content.get("assets"), content.get("properties") or {}
     if not isinstance(identifier, str) or not identifier.isprintable():
-        raise SceneError(f"{base} has an item with the id {identifier!r}, after which no map can be named.")
+        raise SceneError(f"{base} has an item with the id {identifier!r}, which cannot be the name of a map.")
     if not isinstance(properties, Mapping) or not isinstance(assets, Mapping):
         raise _not_stac(base)
     if not all(isinstance(asset, Mapping) for asset in assets.values()):

@@ -8,8 +8,6 @@ from typing import Self
 
 import numpy as np
 import rasterio
-from rasterio.enums import Resampling
-from rasterio.vrt import WarpedVRT
 
 from iic_geotools.classmap.vrt import whole_source
 from iic_geotools.errors import SceneError, UsageError
@@ -17,7 +15,7 @@ from iic_geotools.gdal import absolute_name, network_options
 from iic_geotools.geobox import GeoBox
 from iic_geotools.scene.info import SceneInfo, describe, open_raster
 from iic_geotools.scene.placement import can_lie_on, reach_beyond, same_pixels
-from iic_geotools.scene.warp import TOLERANCE
+from iic_geotools.scene.warp import nearest_on
 
 MaskArgument = tuple[str | os.PathLike[str], Sequence[int]]
 """A mask as an argument: its raster, and the values that mean that there is no data."""
@@ -79,18 +77,9 @@ class ValueMask:
         with (
             rasterio.Env(**network_options(self.path)),
             open_raster(absolute_name(self.path), self.name) as dataset,
+            closing(nearest_on(dataset, grid)) as warped,
         ):
-            warped = WarpedVRT(
-                dataset,
-                crs=grid.crs,
-                transform=grid.transform,
-                width=grid.width,
-                height=grid.height,
-                resampling=Resampling.nearest,
-                tolerance=TOLERANCE,
-            )
-            with closing(warped):
-                return str(warped.tags(ns="xml:VRT")["xml:VRT"])
+            return str(warped.tags(ns="xml:VRT")["xml:VRT"])
 
     def _lookup(self, info: SceneInfo) -> str:
         """A table that turns the values into 0, and all others into 255."""

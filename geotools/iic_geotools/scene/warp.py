@@ -1,4 +1,4 @@
-"""Bands of a scene on another grid of the same CRS, through virtual rasters."""
+"""Rasters on another grid, through virtual rasters."""
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -18,11 +18,31 @@ from iic_geotools.scene.masks import BandMasks
 TOLERANCE = 1e-9
 
 
+def nearest_on(dataset: Any, grid: GeoBox, **options: Any) -> WarpedVRT:
+    """An open raster on another grid: each pixel takes the value under its centre. The caller closes it.
+
+    Args:
+        dataset: The open raster.
+        grid: The grid, in any CRS.
+        **options: Other options of rasterio's `WarpedVRT`.
+    """
+    return WarpedVRT(
+        dataset,
+        crs=grid.crs,
+        transform=grid.transform,
+        width=grid.width,
+        height=grid.height,
+        resampling=Resampling.nearest,
+        tolerance=TOLERANCE,
+        **options,
+    )
+
+
 @contextmanager
 def warp_bands(
     dataset: Any, grid: GeoBox, bidx: tuple[int, ...], nodata: float | None, masks: BandMasks | None
 ) -> Iterator[tuple[Any, tuple[int, ...]]]:
-    """Yield some bands of an open dataset on another grid, holes kept as holes, and the bands' new numbers.
+    """Yield some bands of an open dataset on another grid of its CRS, holes kept as holes, and the bands' new numbers.
 
     Args:
         dataset: The open dataset.

@@ -2,7 +2,7 @@
 
 A task is the plan of the run and a few parts. All else is in the folder of parts, which the workers share with the
 caller: the manifest, a copy of the model, the parts themselves. So a worker that dies costs only the parts that it
-had in work, and a run that ends can be resumed by any number of workers, or none.
+was working on, and a run that ends can be resumed by any number of workers, or none.
 """
 
 import logging
@@ -25,9 +25,9 @@ from iic_geotools.tiling import Part, Tile
 from iic_runtime.adapters.segmenter_cache import get_segmenter
 from iic_runtime.engine.base import MAX_THREADS, cores
 from iic_runtime.model.file import ModelFile
-from iic_runtime.raster.parts import PartFolder
+from iic_runtime.raster.label_parts import OnTile, label_parts
+from iic_runtime.raster.part_folder import PartFolder
 from iic_runtime.raster.plan import Plan
-from iic_runtime.raster.tiles import OnTile, write_parts
 from iic_runtime.segmenter import Segmenter
 
 _LOG = logging.getLogger(__name__)
@@ -53,10 +53,10 @@ class Cluster:
         self._client = client
         self._threads = threads
 
-    def write_parts(
+    def label_parts(
         self, plan: Plan, parts: Sequence[Part], folder: PartFolder, segmenter: Segmenter, on_tile: OnTile
     ) -> None:
-        """Do what `iic_runtime.raster.tiles.write_parts` does, with the cluster's workers.
+        """Do what `iic_runtime.raster.label_parts.label_parts` does, with the cluster's workers.
 
         Raises:
             IICError: A worker failed. The tasks of the others are dropped; finished parts stay.
@@ -70,7 +70,7 @@ class Cluster:
         write_atomically(folder.path / MODEL, segmenter.model.content)
         _LOG.info("%d parts for %d workers", len(parts), sum(hosts.values()))
         shared = plan.for_workers(self._threads), hosts, folder.ticket()
-        futures = [self._client.submit(write_group, *shared, group, pure=False) for group in groups]
+        futures = [self._client.submit(label_group, *shared, group, pure=False) for group in groups]
         group_of = dict(zip((future.key for future in futures), groups, strict=True))
         try:
             for future in self._as_completed(futures):
@@ -214,7 +214,7 @@ def _without_tracebacks() -> Iterator[None]:
             logging.getLogger(name).removeFilter(keep)
 
 
-def write_group(plan: Plan, hosts: Mapping[str, int], ticket: str, parts: Sequence[Part]) -> list[list[bool]]:
+def label_group(plan: Plan, hosts: Mapping[str, int], ticket: str, parts: Sequence[Part]) -> list[list[bool]]:
     """Write parts in a worker. Parts that exist already, from a worker whose reply was lost, are not written again.
 
     Args:
@@ -227,7 +227,7 @@ def write_group(plan: Plan, hosts: Mapping[str, int], ticket: str, parts: Sequen
         For each tile of each part, whether it held data.
     """
     try:
-        return _write_group(plan, hosts, ticket, parts)
+        return _label_group(plan, hosts, ticket, parts)
     except IICError as error:
         failure = error
     # GDAL's own errors cannot be pickled; without them as its cause, the error reaches the caller as it is.
@@ -235,7 +235,7 @@ def write_group(plan: Plan, hosts: Mapping[str, int], ticket: str, parts: Sequen
     raise failure
 
 
-def _write_group(
+def _label_group(
     plan: Plan, hosts: Mapping[str, int], ticket: str, parts: Sequence[Part]
 ) -> list[list[bool]]:
     if plan.version != __version__:
@@ -252,7 +252,7 @@ def _write_group(
         held[part_of[tile.core]].append(held_data)
 
     with _running, rasterio.Env(**plan.gdal_options):
-        write_parts(plan, missing, folder, _open_segmenter(plan, hosts), on_tile)
+        label_parts(plan, missing, folder, _open_segmenter(plan, hosts), on_tile)
     for part in parts:
         if part not in missing:
             held[part.index] = [folder.holds_data(part.index)] * len(part.tiles)

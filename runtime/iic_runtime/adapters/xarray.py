@@ -15,16 +15,16 @@ from iic_geotools.errors import MissingPackageError, SceneError
 from iic_geotools.geobox import GeoBox, places_pixels
 from iic_geotools.scene.info import SceneInfo
 from iic_geotools.scene.radiometry import make_radiometry
-from iic_geotools.scene.reading import SceneSource
 from iic_geotools.scene.rescaling import Pair, sample_values
+from iic_geotools.scene.scene import SceneSource
 from iic_geotools.tiling import Rect, Tile, TileGrid
 from iic_runtime.adapters.segmenter_cache import get_segmenter, keep_segmenter
 from iic_runtime.engine.base import Device, EngineSpec, LabelArray
 from iic_runtime.model.card import Card
 from iic_runtime.model.file import ModelFile
 from iic_runtime.model.select import describe_misfit, ground_resolution
-from iic_runtime.raster.reading import choose_bands, choose_rescale
-from iic_runtime.raster.tiles import confidence_layer
+from iic_runtime.raster.label_parts import confidence_layer
+from iic_runtime.raster.model_input import choose_bands, choose_rescale
 from iic_runtime.segmenter import Segmenter, SegmenterPool
 
 try:

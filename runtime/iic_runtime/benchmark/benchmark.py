@@ -15,7 +15,7 @@ from iic_runtime.benchmark.trial import Setting, Trial, run_trial
 from iic_runtime.engine.base import CPU_DEVICES, Device, cores, open_engine
 from iic_runtime.engine.machine import cpu_name
 from iic_runtime.engine.openvino import PACKAGE as OPENVINO
-from iic_runtime.engine.parity import Parity, recorded_parity
+from iic_runtime.engine.parity import EngineParity, recorded_parity
 from iic_runtime.model.file import ModelFile
 from iic_runtime.model.select import find_model
 
@@ -54,7 +54,7 @@ class Benchmark:
     trials: tuple[Trial, ...]
     best: Trial | None
     whole_map: Trial | None
-    parity: Parity | None
+    parity: EngineParity | None
     problems: tuple[str, ...]
 
     def to_json(self) -> str:
@@ -128,7 +128,7 @@ def benchmark_model(
     )
 
 
-def choose_best(trials: Sequence[Trial], parity: Parity | None = None) -> Trial | None:
+def choose_best(trials: Sequence[Trial], parity: EngineParity | None = None) -> Trial | None:
     """Return the fastest setting; of those nearly as fast, the one with the least memory.
 
     OpenVINO counts only if every label was equal.
@@ -145,7 +145,7 @@ def choose_best(trials: Sequence[Trial], parity: Parity | None = None) -> Trial 
 def _usable_devices(file: ModelFile) -> tuple[list[Device], list[str]]:
     """Return the devices that open a model, and a sentence about each of the others.
 
-    Opening also makes the comparison of OpenVINO with ONNX Runtime, which is no part of its start-up.
+    Opening also makes the comparison of OpenVINO with ONNX Runtime, which is not part of its start-up.
     """
     if file.engine is not None:
         open_engine(file, "tensorrt")

@@ -206,7 +206,7 @@ def _scene_tiles(segmenter: "Segmenter", setting: Setting) -> "list[tuple[Tile, 
     from iic_geotools.errors import SceneError
     from iic_geotools.scene.info import describe
     from iic_geotools.tiling import TileGrid
-    from iic_runtime.raster.reading import choose_reading
+    from iic_runtime.raster.model_input import choose_reading
 
     card, spec = segmenter.card, segmenter.spec
     info = describe(setting.scene or "")

@@ -17,8 +17,18 @@ from iic_geotools.cli import (
     shell,
     show_progress,
 )
+from iic_geotools.cli.options import LabelField
 from iic_runtime.benchmark import SECONDS
-from iic_runtime.cli.options import Bands, DeviceName, MatchGsd, Nodata, ReflectanceText, RescaleMode, Threads
+from iic_runtime.cli.options import (
+    Bands,
+    DeviceName,
+    MatchGsd,
+    Nodata,
+    ReflectanceText,
+    RescaleMode,
+    Threads,
+    parse_bands,
+)
 from iic_runtime.naming import SMOOTHING, SUGGESTED_PLACES
 
 app = App(no_args_is_help=True)
@@ -177,7 +187,7 @@ def benchmark(
             result = benchmark_model(
                 model,
                 scene,
-                bands=None if bands is None else bands.split(","),
+                bands=parse_bands(bands),
                 seconds=seconds,
                 progress=progress,
             )
@@ -229,14 +239,7 @@ def name(
     ],
     scene: Scene,
     out: Annotated[Path, typer.Option("--out", "-o", help="The named model, .onnx.", show_default=False)],
-    label_field: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FIELD",
-            help="The field that holds the class. By default the only one, or one named class.",
-            show_default=False,
-        ),
-    ] = None,
+    label_field: LabelField = None,
     smoothing: Annotated[
         int,
         typer.Option(
@@ -276,7 +279,7 @@ def name(
             scene,
             out,
             label_field=label_field,
-            bands=None if bands is None else bands.split(","),
+            bands=parse_bands(bands),
             rescale=rescale,
             reflectance=None if reflectance is None else parse_reflectance(reflectance),
             nodata=nodata,
@@ -326,7 +329,7 @@ def suggest(
             scene,
             out,
             count=count,
-            bands=None if bands is None else bands.split(","),
+            bands=parse_bands(bands),
             rescale=rescale,
             reflectance=None if reflectance is None else parse_reflectance(reflectance),
             nodata=nodata,

@@ -43,7 +43,7 @@ Bands = Annotated[
 ]
 DeviceName = Annotated[
     Literal["auto", "cpu", "openvino", "cuda", "tensorrt"],
-    typer.Option(help="The device to compute on; openvino is the CPU, too."),
+    typer.Option(help="The device to compute on; openvino runs on the CPU."),
 ]
 Tile = Annotated[
     int | None,
@@ -67,7 +67,7 @@ MaxMemory = Annotated[
     typer.Option(
         metavar="SIZE",
         help="Choose tile and batch to stay below this, e.g. 800M or 2G. "
-        "By default 1G, with tiles of at most 512 px on a CPU.",
+        "By default 1G; tiles have at most 512 px on a CPU.",
         show_default=False,
     ),
 ]
@@ -94,7 +94,7 @@ MatchGsd = Annotated[
     bool | None,
     typer.Option(
         "--match-gsd/--no-match-gsd",
-        help="Run at the model's ground resolution, or never; by default where the scene is finer.",
+        help="Read the scene at the model's ground resolution, or never. By default only where the scene is finer.",
         show_default=False,
     ),
 ]
@@ -123,7 +123,10 @@ MinConfidence = Annotated[
 ]
 UnsureClass = Annotated[
     bool,
-    typer.Option("--unsure-class", help="With --min-confidence: a class unsure instead of nodata."),
+    typer.Option(
+        "--unsure-class",
+        help="With --min-confidence: such pixels get a class of their own, unsure, instead of nodata.",
+    ),
 ]
 Resume = Annotated[bool, typer.Option(help="Use the finished parts of an interrupted run.")]
 Confidence = Annotated[
@@ -154,7 +157,8 @@ StatsBy = Annotated[
     Path | None,
     typer.Option(
         metavar="ZONES",
-        help="With --stats, .csv or .gpkg: a row per polygon of this vector file, pixels on borders by their share.",
+        help="With --stats as .csv or .gpkg: write a row per polygon of this vector file; a pixel on a border counts "
+        "by its share inside.",
         show_default=False,
     ),
 ]
@@ -200,6 +204,11 @@ MaskText = Annotated[
         show_default=False,
     ),
 ]
+
+
+def parse_bands(text: str | None) -> list[str] | None:
+    """Read the value of `--bands`: names or numbers, separated by commas."""
+    return None if text is None else text.split(",")
 
 
 def parse_size(text: str, option: str = "--max-memory") -> int:

@@ -1,7 +1,7 @@
 """`rio iic-segment`: the command as a plugin of rasterio's command line.
 
-rio is built on click, our commands on typer, which may bring a click of its own, so that a command of the one cannot
-be added to the other. Therefore this module reads the options from our command and declares them with rio's click.
+rio is built on click, our commands on typer, which may bring its own copy of click, so a command of one cannot be
+added to the other. Therefore this module reads the options from our command and declares them with rio's click.
 """
 
 from collections.abc import Callable

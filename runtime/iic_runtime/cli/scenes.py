@@ -66,13 +66,14 @@ def search(
 ) -> None:
     """List the scenes of a place and time that a STAC API knows."""
     with shell(verbose, quiet, traceback):
-        from iic_geotools.scene.search import parse_bbox, search_scenes
+        from iic_geotools.scene.region import parse_bounds
+        from iic_geotools.scene.search import search_scenes
 
         scenes = search_scenes(
             api,
             out,
             collection=collection,
-            bbox=parse_bbox(bbox),
+            bbox=parse_bounds(bbox, "bbox", "degrees"),
             dates=dates,
             max_cloud=max_cloud,
             limit=limit,

@@ -87,7 +87,7 @@ def segment_raster(
         arguments = SegmentArguments(
             asset=None if asset is None else [name.strip() for name in asset.split(",")],
             mask=None if mask is None else parse_mask(mask),
-            bands=None if bands is None else bands.split(","),
+            bands=options.parse_bands(bands),
             device=device,
             tile=tile,
             batch=batch,
@@ -151,7 +151,7 @@ def _segment_many(
     progress_json: bool,
 ) -> None:
     from iic_runtime.cli.tables import report_outcomes
-    from iic_runtime.raster.scenes import segment_rasters
+    from iic_runtime.raster.many_scenes import segment_rasters
 
     with show_progress(quiet=quiet, as_json=progress_json) as progress:
         outcomes = segment_rasters(scenes, folder, model, mosaic=mosaic, progress=progress, **arguments)

@@ -5,26 +5,21 @@ Names come from files, and rich takes words in brackets for markup: names are al
 
 import json
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, TextIO, cast
 
 import typer
 
 from iic_geotools.cli import as_options, print_error
-from iic_geotools.cli.streams import Unfailing
+from iic_geotools.cli.tables import open_console
 from iic_runtime.benchmark.benchmark import Benchmark
 from iic_runtime.benchmark.trial import Trial
-from iic_runtime.engine.parity import Parity
+from iic_runtime.engine.parity import EngineParity
 from iic_runtime.model.card import Card
 from iic_runtime.model.file import ModelFile
 from iic_runtime.model.remote.collection import Entry
 from iic_runtime.model.select import format_resolution, resolution_range
-from iic_runtime.raster.scenes import Outcome
-
-if TYPE_CHECKING:
-    from rich.console import Console
+from iic_runtime.raster.many_scenes import Outcome
 
 # Share of the cores that others may use before figures mislead.
 BUSY = 0.5
@@ -50,7 +45,7 @@ def print_models(models: Sequence[ModelFile]) -> None:
             card.origin.data,
         )
         table.add_row(*map(Text, row))
-    _console().print(table if models else "No model is bundled with this installation.")
+    open_console().print(table if models else "No model is bundled with this installation.")
 
 
 def print_entries(entries: Sequence[Entry]) -> None:
@@ -73,7 +68,7 @@ def print_entries(entries: Sequence[Entry]) -> None:
             entry.licence,
         )
         table.add_row(*map(Text, row))
-    _console().print(table if entries else "The collection is empty.")
+    open_console().print(table if entries else "The collection is empty.")
 
 
 def entries_json(entries: Sequence[Entry]) -> str:
@@ -104,12 +99,11 @@ def models_json(models: Sequence[ModelFile]) -> str:
 
 def print_card(model: ModelFile) -> None:
     """Print what a model takes and gives, and where it comes from."""
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     card = model.card
-    console = Console(highlight=False)
+    console = open_console()
     table = Table(title=Text(card.name), title_justify="left", show_header=False, box=None, pad_edge=False)
     table.add_column(style="bold")
     table.add_column(overflow="fold")
@@ -171,7 +165,7 @@ def print_benchmark(result: Benchmark) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    console = _console()
+    console = open_console()
     pixels = "noise" if result.scene is None else f"tiles of {result.scene}"
     console.print(
         Text(f"{result.model} on {result.machine or 'this machine'}, cores: {result.cores}, {pixels}")
@@ -220,7 +214,7 @@ def _trial_row(name: str, trial: Trial) -> tuple[str, ...]:
     )
 
 
-def _describe_parity(parity: Parity) -> str:
+def _describe_parity(parity: EngineParity) -> str:
     tiles = "tiles equal the whole image" if parity.tiles_equal else "tiles differ from the whole image"
     return (
         f"OpenVINO: {parity.labels_differing} of {parity.pixels} labels differ from ONNX Runtime's, confidence by "
@@ -264,17 +258,7 @@ def _print_outcomes(outcomes: Sequence[Outcome]) -> None:
     pixels, seconds = sum(summary.pixels for summary in new), sum(summary.seconds for summary in new)
     table.add_section()
     table.add_row(f"{len(summaries)} of {len(outcomes)} scenes mapped", "", *_figures(pixels, seconds))
-    _console(stderr=True).print(table)
-
-
-def _console(stderr: bool = False) -> "Console":
-    from rich.console import Console
-
-    stream = sys.stderr if stderr else sys.stdout
-    console = Console(file=cast(TextIO, Unfailing(stream)), highlight=False)
-    if not console.is_terminal:
-        console.width = 200  # a log has no width, so that names are never folded
-    return console
+    open_console(err=True).print(table)
 
 
 def _figures(pixels: int, seconds: float | None) -> tuple[str, ...]:

@@ -1,1 +1,1 @@
-"""Engines that compute labels from pixels: ONNX Runtime and TensorRT."""
+"""Engines that compute labels from pixels: ONNX Runtime, OpenVINO and TensorRT."""

@@ -1,4 +1,4 @@
-"""What is asked of the machine: its processor, and the memory of this process."""
+"""What the machine tells: its processor, and the memory of this process."""
 
 import platform
 import sys

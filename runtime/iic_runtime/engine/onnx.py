@@ -8,10 +8,10 @@ from numpy.typing import NDArray
 
 from iic_geotools.errors import DeviceError, MissingPackageError, ModelError
 from iic_geotools.tiling import TileGrid
-from iic_runtime.engine.base import OUTPUTS, Device, EngineSpec, LabelArray, check_outputs, cores
+from iic_runtime.engine.base import OUTPUTS, Device, EngineSpec, LabelArray, check_outputs, cores, last_line
 from iic_runtime.model.card import Card
 from iic_runtime.model.file import ModelFile
-from iic_runtime.model.onnx_graph import OnnxGraph
+from iic_runtime.model.onnx_graph import only_outputs
 
 _PROVIDERS = {
     "cpu": "CPUExecutionProvider",
@@ -84,17 +84,10 @@ class OnnxEngine:
             outputs: list[NDArray[Any]] = self._session.run(list(names), {"image": batch}, self._options)
         except Exception as error:  # as in _open_session
             raise ModelError(
-                f"The model failed on {' x '.join(map(str, batch.shape))} pixels ({_reason(error)}); "
+                f"The model failed on {' x '.join(map(str, batch.shape))} pixels ({last_line(error)}); "
                 "try a smaller `tile` or `batch`, and check the model with iic-model validate."
             ) from error
         return outputs
-
-
-def only_outputs(content: bytes, names: Sequence[str]) -> bytes:
-    """Leave out the outputs that are not wanted: TensorRT would compute them, and they keep others from being fast."""
-    graph = OnnxGraph.parse(content)
-    kept = [name for name in graph.outputs if name in names]
-    return content if len(kept) == len(graph.outputs) else graph.with_outputs(kept).serialise()
 
 
 def _onnxruntime() -> Any:
@@ -134,12 +127,7 @@ def _open_session(runtime: Any, model: ModelFile, providers: list[Any], threads:
     try:
         return runtime.InferenceSession(model.content, options, providers=providers, enable_fallback=fallback)
     except Exception as error:  # onnxruntime raises its own types, all bare subclasses of Exception
-        raise ModelError(f"{model.path} cannot be opened by ONNX Runtime: {_reason(error)}") from error
-
-
-def _reason(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[-1] if lines else type(error).__name__
+        raise ModelError(f"{model.path} cannot be opened by ONNX Runtime: {last_line(error)}") from error
 
 
 def _check_graph(session: Any, model: ModelFile) -> None:

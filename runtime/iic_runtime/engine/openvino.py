@@ -13,10 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iic_geotools.errors import MissingPackageError, ModelError
-from iic_runtime.engine.base import OUTPUTS, EngineSpec, LabelArray, check_outputs, cores
-from iic_runtime.engine.onnx import OnnxEngine, only_outputs
+from iic_runtime.engine.base import OUTPUTS, EngineSpec, LabelArray, check_outputs, cores, last_line
+from iic_runtime.engine.onnx import OnnxEngine
 from iic_runtime.engine.parity import prove, recorded_parity
 from iic_runtime.model.file import ModelFile
+from iic_runtime.model.onnx_graph import only_outputs
 
 PACKAGE = "openvino"
 
@@ -76,7 +77,7 @@ class OpenVinoEngine:
                 results = request.infer({"image": np.ascontiguousarray(batch)}, share_inputs=True)
             except RuntimeError as error:
                 raise ModelError(
-                    f"The model failed on {' x '.join(map(str, batch.shape))} pixels ({_reason(error)}); "
+                    f"The model failed on {' x '.join(map(str, batch.shape))} pixels ({last_line(error)}); "
                     "try a smaller `tile` or `batch`, or `device` cpu."
                 ) from error
             return [results[name] for name in names]
@@ -96,7 +97,7 @@ class OpenVinoEngine:
                 compiled = self._core.compile_model(graph, "CPU", properties)
             except RuntimeError as error:
                 raise ModelError(
-                    f"{self._model.path} cannot be opened by OpenVINO ({_reason(error)}); use `device` cpu."
+                    f"{self._model.path} cannot be opened by OpenVINO ({last_line(error)}); use `device` cpu."
                 ) from error
             self._requests[names] = compiled.create_infer_request()
         return self._requests[names]
@@ -108,8 +109,3 @@ def _openvino() -> Any:
     except ImportError as error:
         raise MissingPackageError.for_extra("openvino", "cpu,openvino") from error
     return openvino
-
-
-def _reason(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[-1].strip() if lines else type(error).__name__

@@ -40,7 +40,7 @@ Run = Callable[[NDArray[Any]], tuple[LabelArray, LabelArray]]
 
 
 @dataclass(frozen=True)
-class Parity:
+class EngineParity:
     """How an engine compares with ONNX Runtime on the same pixels.
 
     Attributes:
@@ -75,17 +75,17 @@ class Parity:
         """
         if not self.tiles_equal:
             raise DeviceError(
-                f"{engine} gives the model {name} other labels in tiles than on the whole image, so that maps would "
+                f"{engine} gives the model {name} other labels in tiles than on the whole image, so maps would "
                 "depend on `tile`; use `device` cpu."
             )
         if self.labels_differing > (1 - MIN_AGREEMENT) * self.pixels:
             raise DeviceError(
-                f"{engine} gives {self.labels_differing} of {self.pixels} labels of the model {name} otherwise than "
-                "ONNX Runtime; use `device` cpu."
+                f"{engine} gives {self.labels_differing} of {self.pixels} labels of the model {name} that differ "
+                "from ONNX Runtime's; use `device` cpu."
             )
 
 
-def prove(engine: Engine, reference: Callable[[], Engine], model: ModelFile, package: str) -> Parity:
+def prove(engine: Engine, reference: Callable[[], Engine], model: ModelFile, package: str) -> EngineParity:
     """Return how an engine compares with ONNX Runtime: the record, or else a measurement that is then recorded.
 
     Args:
@@ -102,16 +102,16 @@ def prove(engine: Engine, reference: Callable[[], Engine], model: ModelFile, pac
     return parity
 
 
-def recorded_parity(model: ModelFile, package: str) -> Parity | None:
+def recorded_parity(model: ModelFile, package: str) -> EngineParity | None:
     """Return what was measured before on this machine, with these versions; None if nothing was."""
     file = _record_file(model, package)
     try:
-        return None if file is None else Parity(**json.loads(file.read_text()))
+        return None if file is None else EngineParity(**json.loads(file.read_text()))
     except (OSError, ValueError, TypeError):  # not there, or not whole: it is measured again
         return None
 
 
-def _record(parity: Parity, model: ModelFile, package: str) -> None:
+def _record(parity: EngineParity, model: ModelFile, package: str) -> None:
     file = _record_file(model, package)
     if file is None:
         return
@@ -131,7 +131,7 @@ def _record_file(model: ModelFile, package: str) -> Path | None:
     return cache_folder() / "parity" / f"{sha256(key.encode()).hexdigest()[:24]}.json"
 
 
-def measure_parity(engine: Engine, reference: Engine, card: Card) -> Parity:
+def measure_parity(engine: Engine, reference: Engine, card: Card) -> EngineParity:
     """Run two engines on the same made image, half noise and half patches, and the first one also in tiles."""
     side = max(TRIAL_SIDE, 2 * card.halo + 4 * card.stride + 33)
     image = trial_image(card, side + 1, side, np.random.default_rng(0))
@@ -139,7 +139,7 @@ def measure_parity(engine: Engine, reference: Engine, card: Card) -> Parity:
     expected, actual = run_reference(image), run(image)
     tiled = run_in_tiles(run, image, TileGrid(side, side + 1, side // 3, card.halo, card.stride))
     distance = np.abs(expected[1].astype(int) - actual[1].astype(int))
-    return Parity(
+    return EngineParity(
         pixels=int(actual[0].size),
         labels_differing=int((expected[0] != actual[0]).sum()),
         confidence_difference=int(distance.max()),

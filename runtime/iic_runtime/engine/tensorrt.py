@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from iic_geotools.errors import DeviceError, MissingPackageError, ModelError
 from iic_runtime.engine.base import EngineSpec, LabelArray, check_outputs
 from iic_runtime.engine.gpu import Gpu, cuda_runtime, find_gpu, succeed
-from iic_runtime.model.file import EngineFacts, ModelFile
+from iic_runtime.model.engine_card import EngineFacts
+from iic_runtime.model.file import ModelFile
 
 if TYPE_CHECKING:
     import tensorrt as trt

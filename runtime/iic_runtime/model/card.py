@@ -174,7 +174,7 @@ class Card:
         )
 
     def _check_texts(self) -> None:
-        """Refuse control characters, which a terminal would obey, and texts without end."""
+        """Refuse control characters, which a terminal would obey, and texts that are too long."""
         for key in ("parity", "packages", "accuracy", "reliability"):
             _require(isinstance(getattr(self, key), Mapping), key, "a table of names and values")
         for figures in self.accuracy.values():
@@ -288,7 +288,7 @@ def _convert(content: dict[str, Any]) -> dict[str, Any]:
 
 
 def _texts_of(figures: list[tuple[Any, Any]]) -> tuple[Any, ...]:
-    """Names of figures, and what is not a number of them, which must then be text."""
+    """The names of figures, and those values that are not numbers: all of these must be text."""
     return (*(name for name, _ in figures), *(value for _, value in figures if not _is_number(value)))
 
 

@@ -209,6 +209,13 @@ class OnnxGraph:
         return replace(self, outputs=self.outputs | {name: _value_info(name, dims)})
 
 
+def only_outputs(content: bytes, names: Sequence[str]) -> bytes:
+    """Leave out all other outputs: TensorRT would compute them, and they keep the rest from being fast."""
+    graph = OnnxGraph.parse(content)
+    kept = [name for name in graph.outputs if name in names]
+    return content if len(kept) == len(graph.outputs) else graph.with_outputs(kept).serialise()
+
+
 def _text(message: bytes, number: int) -> str:
     return next((field.value.decode() for field in parse(message) if field.number == number), "")
 

@@ -12,7 +12,7 @@ from iic_geotools.errors import UsageError
 from iic_geotools.files import check_name
 from iic_runtime.model.card import Card
 from iic_runtime.model.file import ModelFile, write_model
-from iic_runtime.model.head import merge_classes
+from iic_runtime.model.onnx_head import merge_classes
 from iic_runtime.model.remote.cache import is_cached
 from iic_runtime.model.select import find_model, is_bundled
 

@@ -16,7 +16,7 @@ from iic_geotools.errors import SceneError
 from iic_geotools.geobox import GeoBox
 from iic_geotools.progress import OnProgress, Progress
 from iic_geotools.scene.labels import NOT_LABELLED, SceneLabels, open_labels
-from iic_geotools.scene.reading import Pixels, SceneSource
+from iic_geotools.scene.scene import Pixels, SceneSource
 from iic_geotools.tiling import Rect, Tile, TileGrid
 from iic_runtime.model.card import Card
 from iic_runtime.naming.fitting import Samples, choose_members, place_side

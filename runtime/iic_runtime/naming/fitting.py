@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iic_runtime.model.card import FeatureGroup
-from iic_runtime.model.head import Head
+from iic_runtime.model.onnx_head import Head
 from iic_runtime.naming.regression import Floats, Ints, fit_linear, fit_network, softmax
 
 SHARES = ((15, 2 / 7), (40, 1 / 2))

@@ -23,7 +23,7 @@ from iic_runtime.engine.onnx import OnnxEngine
 from iic_runtime.engine.openvino import OpenVinoEngine
 from iic_runtime.model.card import MAX_PLACES, Card
 from iic_runtime.model.file import ModelFile, put_card
-from iic_runtime.model.head import (
+from iic_runtime.model.onnx_head import (
     FEATURES,
     PROBABILITIES,
     has_features,
@@ -40,7 +40,7 @@ from iic_runtime.naming.clusters import name_by_majority
 from iic_runtime.naming.fitting import Judgement, advise, fit_head, unstandardised
 from iic_runtime.naming.regression import Floats
 from iic_runtime.naming.suggestions import check_places, find_unsure_places, write_places
-from iic_runtime.raster.reading import choose_reading
+from iic_runtime.raster.model_input import choose_reading
 from iic_runtime.segmenter import Segmenter
 
 _LOG = logging.getLogger(__name__)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from iic_runtime.model.head import Head
+from iic_runtime.model.onnx_head import Head
 
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]

@@ -17,13 +17,13 @@ from iic_geotools.geobox import GeoBox
 from iic_geotools.packages import pyogrio, require_vector, shapely
 from iic_geotools.progress import OnProgress, Progress, silent
 from iic_geotools.scene.info import describe
-from iic_geotools.scene.reading import SceneSource
 from iic_geotools.scene.rescaling import Pair
+from iic_geotools.scene.scene import SceneSource
 from iic_geotools.tiling import Tile, TileGrid
 from iic_runtime.engine.base import Device
 from iic_runtime.model.file import ModelFile
 from iic_runtime.naming import SUGGESTED_PLACES
-from iic_runtime.raster.reading import choose_reading
+from iic_runtime.raster.model_input import choose_reading
 from iic_runtime.segmenter import Segmentation, Segmenter
 
 _LOG = logging.getLogger(__name__)

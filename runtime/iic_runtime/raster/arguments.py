@@ -41,7 +41,7 @@ class ReadingArguments(TypedDict, total=False):
 
 
 class ProductArguments(TypedDict, total=False):
-    """Arguments of `segment_raster` that name other files than the map."""
+    """Arguments of `segment_raster` that name files other than the map."""
 
     confidence: PathLike | None
     polygons: PathLike | None

@@ -1,146 +1,114 @@
-"""Parts to files: the map and its products are written beside the parts, and then put in place together."""
+"""The files that a run writes: their names, and what is checked about them before any work."""
 
-import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from iic_geotools.classmap.cog import assemble
-from iic_geotools.classmap.provenance import FINGERPRINT_TAG, LABELS_TAG, PLACES_TAG, format_places
-from iic_geotools.classmap.sidecars import map_style, sidecar_path, style_path
-from iic_geotools.files import put_in_place
+from iic_geotools.classmap.cog import MAP_SUFFIXES
+from iic_geotools.classmap.sidecars import style_path
+from iic_geotools.errors import UsageError
+from iic_geotools.files import check_absent, check_apart, check_folder, check_name, check_suffix
 from iic_geotools.geobox import GeoBox
-from iic_geotools.products.areas import class_areas, write_stats
-from iic_geotools.products.preview import preview
-from iic_geotools.products.web.page import write_web_page
-from iic_geotools.products.zones import zone_statistics
-from iic_geotools.scene.bands import canonical
-from iic_geotools.scene.info import open_raster
-from iic_geotools.tiling import Rect
-from iic_runtime.model.card import Card
-from iic_runtime.raster.output_files import Outputs
-from iic_runtime.raster.parts import PartFolder
-from iic_runtime.raster.plan import Plan
-
-_LOG = logging.getLogger(__name__)
-# The files of the parts of each layer, and where they lie on the map's grid.
-MapParts = Mapping[str, Sequence[tuple[Path, Rect]]]
+from iic_geotools.packages import require_vector
+from iic_geotools.products.areas import STATS_SUFFIXES, ZONE_SUFFIXES
+from iic_geotools.products.cleaning import Cleaning
 
 
-def is_written(plan: Plan) -> bool:
-    """Return whether every output exists, and the map was made for the same plan, from files that are known."""
-    if plan.sources is None or not all(file.exists() for file in plan.outputs.files):
-        return False
-    with open_raster(str(plan.outputs.map)) as dataset:
-        return bool(dataset.tags().get(FINGERPRINT_TAG) == plan.fingerprint())
+@dataclass(frozen=True)
+class Outputs:
+    """The files that a run writes, and how; None for a file that is not asked for.
 
-
-def write_outputs(plan: Plan, parts: MapParts, folder: PartFolder) -> None:
-    """Write every output from the parts; the name of the map appears last, when all other outputs are in place.
-
-    Args:
-        plan: The plan of the run.
-        parts: The parts of the map.
-        folder: The folder of parts, where the outputs are written first.
+    Attributes:
+        map: The map.
+        confidence: The confidence map.
+        polygons: The polygons of the map.
+        stats: The areas of the classes.
+        stats_by: Polygons in each of which the areas are measured; an input.
+        preview: A picture of scene and map.
+        web: A page that shows scene and map in a browser.
+        min_area: The area in square metres of the smallest polygon that is written.
+        simplify: By about how many metres the borders of polygons are simplified.
+        cleaning: How the map is cleaned.
+        creation: Creation options of GDAL's COG driver.
     """
-    outputs, classes, grid = plan.outputs, plan.classes, plan.map_grid
-    tags = _provenance(plan)
-    moves: list[tuple[Path, Path]] = []
 
-    def temporary(final: Path) -> Path:
-        """Return where an output is written before it is put in place."""
-        moves.append((folder.path / f"made{len(moves)}{final.suffix.lower()}", final))
-        return moves[-1][0]
+    map: Path
+    confidence: Path | None = None
+    polygons: Path | None = None
+    stats: Path | None = None
+    stats_by: Path | None = None
+    preview: Path | None = None
+    web: Path | None = None
+    min_area: float = 0.0
+    simplify: float = 0.0
+    cleaning: Cleaning = field(default_factory=Cleaning)
+    creation: Mapping[str, str] = field(default_factory=dict)
 
-    map_file = temporary(outputs.map)
-    assemble(parts["labels"], map_file, grid, classes=classes, tags=tags, options=outputs.creation)
-    _warn_about_losses(plan, map_file)
-    temporary(outputs.style).write_bytes(map_style(classes))
-    if outputs.confidence:
-        file = temporary(outputs.confidence)
-        assemble(parts["confidence"], file, grid, classes=None, tags=tags, options=outputs.creation)
-    if outputs.polygons:
-        # Imported here because it imports pandas where that is installed.
-        from iic_geotools.products.polygons import polygonise
+    @property
+    def files(self) -> list[Path]:
+        """All files that are asked for."""
+        files = (self.map, self.confidence, self.polygons, self.stats, self.preview, self.web)
+        return [file for file in files if file is not None]
 
-        file = temporary(outputs.polygons)
-        polygonise(map_file, file, classes, outputs.min_area, outputs.simplify)
-    if outputs.stats and outputs.stats_by:
-        zone_statistics(map_file, outputs.stats_by, temporary(outputs.stats))
-    whole = outputs.stats if not outputs.stats_by else None
-    areas = class_areas(map_file, classes) if whole or outputs.preview or outputs.web else None
-    if whole and areas:
-        write_stats(temporary(whole), areas)
-    bidx = shown_bands(plan)
-    if outputs.preview:
-        file = temporary(outputs.preview)
-        preview(plan.scene.path, map_file, file, classes, bidx=bidx, region=plan.region, areas=areas)
-    if outputs.web:
-        write_web_page(
-            plan.scene.path,
-            map_file,
-            temporary(outputs.web),
-            classes,
-            bidx=bidx,
-            region=plan.region,
-            areas=areas,
-            title=outputs.map.name,
-            note=page_note(plan.card, plan.scene.title),
-        )
-    folder.begin_placement()
-    for source, final in reversed(moves):
-        _place(source, final, outputs)
+    @property
+    def style(self) -> Path:
+        """The map's legend for QGIS."""
+        return style_path(self.map)
 
+    @property
+    def parts(self) -> Path:
+        """The folder of parts, beside the map."""
+        return self.map.with_name(self.map.name + ".parts")
 
-def _warn_about_losses(plan: Plan, map_file: Path) -> None:
-    """Say which parts of the scene's georeference a GeoTIFF and its sidecar could not hold."""
-    with open_raster(str(map_file)) as dataset:
-        losses = plan.scene.grid.crop(plan.region).differences(GeoBox.of(dataset))
-    if losses:
-        _LOG.warning("The map could not keep the %s of %s.", " and ".join(losses), plan.scene.title)
+    def check(self, inputs: Sequence[str], grid: GeoBox) -> None:
+        """Refuse what cannot be written, before any work.
 
+        Args:
+            inputs: The files that the run reads.
+            grid: The grid of the map.
 
-def _place(source: Path, final: Path, outputs: Outputs) -> None:
-    """Put a file and its sidecar in place, and remove the sidecars of a file that it replaces."""
-    if sidecar_path(source).exists():
-        put_in_place(sidecar_path(source), sidecar_path(final))
-    else:
-        sidecar_path(final).unlink(missing_ok=True)
-    if final == outputs.confidence and final.exists():
-        style_path(final).unlink(missing_ok=True)
-    put_in_place(source, final)
+        Raises:
+            UsageError: A suffix does not say a format, two outputs have one name, an output is an input, or the
+                polygons cannot be those of this map.
+            OutputError: The folder of an output cannot be written to.
+        """
+        for asked in self.files:
+            check_name(asked)
+        for name, file, suffixes in (
+            ("out", self.map, MAP_SUFFIXES),
+            ("confidence", self.confidence, MAP_SUFFIXES),
+            ("polygons", self.polygons, (".gpkg", ".fgb", ".parquet", ".geojson", ".json")),
+            ("stats", self.stats, STATS_SUFFIXES if self.stats_by is None else ZONE_SUFFIXES),
+            ("preview", self.preview, (".png",)),
+            ("web", self.web, (".html", ".htm")),
+        ):
+            if file is not None:
+                check_suffix(file, suffixes, name)
+        check_apart(self.files, map(Path, inputs))
+        for file in self.files:
+            check_folder(file)
+        self.cleaning.check(grid)
+        if self.polygons is not None:
+            require_vector("`polygons`")
+            # Imported here because it imports pandas where that is installed.
+            from iic_geotools.products.polygons import check_polygons
 
+            check_polygons(self.polygons, grid, self.min_area, self.simplify)
+        elif self.min_area or self.simplify:
+            name = "min_area" if self.min_area else "simplify"
+            raise UsageError(f"`{name}` applies only to `polygons`: give both or neither.")
+        if self.stats_by is not None:
+            if self.stats is None:
+                raise UsageError("`stats_by` applies only to `stats`: give both or neither.")
+            # Imported here, as polygons above, because few runs need it and what it imports.
+            from iic_geotools.products.zone_files import check_zones
 
-def page_note(card: Card, scene: str) -> str:
-    """Return the sentence below the legend of a page that shows a map."""
-    return f"Scene: {_scene_name(scene)}. Model: {card.name}. Made with iic-edge."
+            check_zones(self.stats_by, grid)
 
+    def check_absent(self) -> None:
+        """Refuse to replace files.
 
-def _scene_name(path: str) -> str:
-    """Return the name of a scene without its folder or server; the query of a URL may hold a token."""
-    return Path(path.partition("?")[0]).name
-
-
-def shown_bands(plan: Plan) -> tuple[int, int, int]:
-    """Return the scene's bands to draw: true colours if the model reads them, else the first bands that it reads."""
-    bidx = plan.reading.bidx
-    known = dict(zip(map(canonical, plan.card.bands), bidx, strict=True))
-    red, green, blue = (known.get(name, 0) for name in ("red", "green", "blue"))
-    if red and green and blue:
-        return red, green, blue
-    return (bidx[0], bidx[1], bidx[2]) if len(bidx) > 2 else (bidx[0],) * 3
-
-
-def _provenance(plan: Plan) -> dict[str, str]:
-    origin = plan.card.origin
-    seen = {LABELS_TAG: origin.labels, PLACES_TAG: format_places(origin.places)}
-    return {
-        "IIC_MODEL": plan.card.name,
-        "IIC_MODEL_SHA256": plan.model_digest,
-        "IIC_RUN": origin.run,
-        "IIC_ENGINE": plan.provider,
-        "TIFFTAG_SOFTWARE": f"iic-edge {plan.version}",
-        "IIC_SCENE": _scene_name(plan.scene.title),
-        FINGERPRINT_TAG: plan.fingerprint(),
-        **{tag: text for tag, text in seen.items() if text},
-        **plan.outputs.cleaning.tags,
-    }
+        Raises:
+            OutputError: An output exists.
+        """
+        check_absent(*self.files, self.style)

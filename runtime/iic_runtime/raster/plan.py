@@ -18,20 +18,20 @@ from iic_geotools.files import digest
 from iic_geotools.gdal import is_text, network_options
 from iic_geotools.geobox import GeoBox
 from iic_geotools.scene.info import SceneInfo
-from iic_geotools.scene.reading import SceneSource
 from iic_geotools.scene.region import Area, Bounds, choose_region
 from iic_geotools.scene.rescaling import Pair
-from iic_geotools.scene.sources import SourceFile, identify_sources
+from iic_geotools.scene.scene import SceneSource
+from iic_geotools.scene.source_files import SourceFile, identify_sources
 from iic_geotools.tiling import Part, Rect, TileGrid
 from iic_runtime.engine.base import EngineSpec
 from iic_runtime.engine.sizing import check_machine, check_work
 from iic_runtime.model.card import Card
-from iic_runtime.raster.output_files import Outputs
-from iic_runtime.raster.reading import choose_reading
+from iic_runtime.raster.model_input import choose_reading
+from iic_runtime.raster.outputs import Outputs
 from iic_runtime.raster.unsure import Unsure, choose_unsure
 from iic_runtime.segmenter import Segmenter
 
-# A part is held in memory until it is written, and a run that is killed loses at most the parts in work.
+# A part is held in memory until it is written, and a run that is killed loses at most the parts in progress.
 PART_PIXELS = 4 << 20
 # Limits of GDAL's block cache in bytes.
 CACHE_LIMITS = (64 << 20, 256 << 20)

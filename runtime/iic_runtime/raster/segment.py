@@ -26,13 +26,13 @@ from iic_runtime.adapters.dask import Cluster, connect_cluster
 from iic_runtime.engine.base import Device
 from iic_runtime.model.card import Card
 from iic_runtime.raster.arguments import PathLike
-from iic_runtime.raster.clean import clean_parts
-from iic_runtime.raster.output_files import Outputs
-from iic_runtime.raster.outputs import MapParts, is_written, page_note, shown_bands, write_outputs
-from iic_runtime.raster.parts import PartFolder
+from iic_runtime.raster.clean_parts import clean_parts
+from iic_runtime.raster.label_parts import LabelParts, label_parts
+from iic_runtime.raster.outputs import Outputs
+from iic_runtime.raster.part_folder import PartFolder
 from iic_runtime.raster.plan import Plan, make_plan
-from iic_runtime.raster.regrid import regrid_parts
-from iic_runtime.raster.tiles import WriteParts, write_parts
+from iic_runtime.raster.regrid_parts import regrid_parts
+from iic_runtime.raster.write_outputs import MapParts, is_written, page_note, shown_bands, write_outputs
 from iic_runtime.segmenter import Segmenter, SegmenterPool
 
 _LOG = logging.getLogger(__name__)
@@ -82,7 +82,7 @@ class Summary:
         return f"{self.map}: {self.pixels / 1e6:.2f} Mpx in {self.seconds:.1f} s ({speed:.2f} Mpx/s, {self.provider})"
 
     def _repr_html_(self) -> str:
-        """Show scene and map in a notebook, where one can zoom and compare them; what is gone is said instead."""
+        """Show scene and map in a notebook, where one can zoom and compare them; a sentence says so if one is gone."""
         from iic_geotools.products.web.page import embed, web_page
 
         try:
@@ -258,8 +258,8 @@ def segment_raster(
         folder.claim(plan.manifest(), resume, check_outputs, resumable=plan.sources is not None) as reused,
     ):
         parts = plan.parts()
-        write = write_parts if cluster is None else cluster.write_parts
-        counts = _write_missing(plan, parts, folder, segmenter, write, progress)
+        label = label_parts if cluster is None else cluster.label_parts
+        counts = _label_missing(plan, parts, folder, segmenter, label, progress)
         map_parts = _place_parts(plan, parts, folder, progress)
         _check_sources(plan, folder)
         map_parts = clean_parts(plan, map_parts, folder, progress)
@@ -306,12 +306,12 @@ def _check_sources(plan: Plan, folder: PartFolder) -> None:
         raise
 
 
-def _write_missing(
+def _label_missing(
     plan: Plan,
     parts: Sequence[Part],
     folder: PartFolder,
     segmenter: Segmenter,
-    write: WriteParts,
+    label: LabelParts,
     progress: OnProgress,
 ) -> Counter[bool]:
     """Write the parts that are missing; count the tiles that were run (True) and those without data (False)."""
@@ -330,7 +330,7 @@ def _write_missing(
 
     progress(Progress("segment", done, total, unit="px"))
     if missing:
-        write(plan, missing, folder, segmenter, on_tile)
+        label(plan, missing, folder, segmenter, on_tile)
     if len(missing) == len(parts) and not counts[True]:
         _LOG.warning("No pixel of %s in the region holds data: the map will be empty.", plan.scene.title)
     return counts

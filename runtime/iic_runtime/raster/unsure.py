@@ -46,7 +46,7 @@ def choose_unsure(card: Card, min_confidence: float, unsure_class: bool) -> Unsu
         unsure_class: As in `segment_raster`.
 
     Raises:
-        UsageError: The probability is not one, or a class of unsure pixels does not fit into the legend.
+        UsageError: The probability is not between 0 and 1, or a class of unsure pixels does not fit into the legend.
     """
     if not 0 <= min_confidence <= 1:
         raise UsageError(f"`min_confidence` must be between 0 and 1, not {min_confidence:g}.")

@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -42,8 +43,11 @@ def write_part(path: Path, seed: int, side: int = 256) -> Path:
     return path
 
 
+WriteBoth = Callable[..., tuple[Path, Path]]
+
+
 @pytest.fixture
-def both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WriteBoth:
     """A function that writes one map of a few parts twice: with GDAL's driver, and directly."""
 
     def write(
@@ -81,7 +85,7 @@ GRIDS = {
 @pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
 @pytest.mark.parametrize("kind", GRIDS)
 @pytest.mark.parametrize("options", [{}, {"COMPRESS": "ZSTD", "LEVEL": "3"}, {"COMPRESS": "NONE"}])
-def test_it_holds_what_the_driver_writes(both, kind: str, options: dict[str, str]) -> None:
+def test_it_holds_what_the_driver_writes(both: WriteBoth, kind: str, options: dict[str, str]) -> None:
     driver, direct = both(GRIDS[kind], options)
     valid, errors, warnings = cog_validate(str(direct), strict=True)
     assert valid, errors + warnings
@@ -106,7 +110,7 @@ def test_it_holds_what_the_driver_writes(both, kind: str, options: dict[str, str
         np.testing.assert_array_equal(one.counts, other.counts)
 
 
-def test_each_tile_stands_between_its_size_and_its_last_bytes(both) -> None:
+def test_each_tile_stands_between_its_size_and_its_last_bytes(both: WriteBoth) -> None:
     _, direct = both(GRIDS["transform"])
     content = direct.read_bytes()
     tables = tile_tables(direct)
@@ -122,7 +126,7 @@ def test_each_tile_stands_between_its_size_and_its_last_bytes(both) -> None:
                 )
 
 
-def test_a_confidence_map(both) -> None:
+def test_a_confidence_map(both: WriteBoth) -> None:
     driver, direct = both(GRIDS["transform"], classes=None)
     with rasterio.open(driver) as a, rasterio.open(direct) as b:
         assert a.profile == b.profile
@@ -130,7 +134,7 @@ def test_a_confidence_map(both) -> None:
 
 
 @pytest.mark.gdal
-def test_gdal_s_own_tools_see_no_difference(both) -> None:
+def test_gdal_s_own_tools_see_no_difference(both: WriteBoth) -> None:
     def info(path: Path) -> dict[str, object]:
         text = subprocess.run(
             ["gdalinfo", "-json", str(path)], check=True, capture_output=True, text=True

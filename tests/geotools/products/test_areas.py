@@ -198,6 +198,6 @@ def test_areas_of_pixels_add_up_to_those_of_classes(tmp_path: Path, crs: int, tr
     measure = PixelAreas(GeoBox(200, 150, transform, CRS.from_epsg(crs)))
     assert measure.method == areas.method
     rects = (Rect(0, 0, 130, 150), Rect(130, 0, 70, 150))
-    each = np.hstack([np.broadcast_to(measure.of(rect), (150, rect.width)) for rect in rects])
+    pixel_areas = np.hstack([np.broadcast_to(measure.of(rect), (150, rect.width)) for rect in rects])
     for row in areas.classes:
-        assert each[pixels == row.value].sum() == pytest.approx(row.m2, rel=1e-5)
+        assert pixel_areas[pixels == row.value].sum() == pytest.approx(row.m2, rel=1e-5)

@@ -13,8 +13,8 @@ from rasterio.crs import CRS
 from rasterio.warp import transform as reproject
 from support.maps import LAMBERT, TRANSFORM, named, random_labels, write_map
 
+from iic_geotools.classmap.class_map import open_map
 from iic_geotools.classmap.classes import NODATA
-from iic_geotools.classmap.reading import open_map
 from iic_geotools.errors import IICError, OutputError, SceneError, UsageError
 from iic_geotools.products import change as module
 from iic_geotools.products.change import change_map
@@ -51,11 +51,9 @@ def from_to(before: int, after: int) -> str:
 def test_maps_of_one_grid(tmp_path: Path, tile: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_TILE", tile)
     before, after = random_labels(50, 61, 3, seed=1), random_labels(50, 61, 3, seed=2)
-    paths = [
-        write_map(tmp_path / f"{name}.tif", values, classes=CLASSES)
-        for name, values in (("before", before), ("after", after))
-    ]
-    result = change_map(*paths, tmp_path / "change.tif")
+    first = write_map(tmp_path / "before.tif", before, classes=CLASSES)
+    second = write_map(tmp_path / "after.tif", after, classes=CLASSES)
+    result = change_map(first, second, tmp_path / "change.tif")
     expected = counted(before, after)
     assert (result.transitions.pixels == expected).all()
     assert result.transitions.hectares == pytest.approx(expected * PIXEL_HA)

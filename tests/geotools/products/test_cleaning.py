@@ -11,9 +11,9 @@ from rio_cogeo.cogeo import cog_validate
 from support.maps import LAMBERT, TRANSFORM, make_classes, random_labels, write_map
 from typer.testing import CliRunner
 
+from iic_geotools.classmap.class_map import open_map
 from iic_geotools.classmap.classes import NODATA
 from iic_geotools.classmap.cog import assemble
-from iic_geotools.classmap.reading import open_map
 from iic_geotools.classmap.sidecars import style_path
 from iic_geotools.cli.map import app
 from iic_geotools.errors import OutputError, SceneError, UsageError
@@ -21,6 +21,7 @@ from iic_geotools.geobox import GeoBox
 from iic_geotools.products import cleaning
 from iic_geotools.products.cleaning import Cleaning, clean_map
 from iic_geotools.products.majority import Majority
+from iic_geotools.products.patches import Read
 from iic_geotools.products.sieve import Sieve
 from iic_geotools.tiling import Rect
 
@@ -133,7 +134,7 @@ def test_tiles_without_data_are_not_read(
     cores = []
     smooth = Majority.__call__
 
-    def record(self: Majority, read: cleaning.Read, core: Rect) -> np.ndarray:
+    def record(self: Majority, read: Read, core: Rect) -> np.ndarray:
         cores.append(core)
         return smooth(self, read, core)
 
@@ -157,7 +158,7 @@ def test_what_cannot_be_cleaned(make_map: MakeMap, tmp_path: Path) -> None:
     ):
         with pytest.raises(UsageError, match=message):
             clean_map(path, out, **arguments)  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="is the map itself"):
+    with pytest.raises(UsageError, match="is an input"):
         clean_map(path, path, majority=1, overwrite=True)
     with pytest.raises(UsageError, match=r"must end in \.tif"):
         clean_map(path, tmp_path / "clean.png", majority=1)

@@ -55,11 +55,14 @@ def judge(labels: np.ndarray, least: float, area: np.ndarray | None = None) -> n
 def _judge_round(labels: np.ndarray, level: float, area: np.ndarray) -> bool:
     patch = np.full(labels.shape, -1)
     count = 0
-    for value in set(labels.ravel().tolist()) - {NODATA}:
-        numbers, regions = ndimage.label(labels == value)
+    for label in set(labels.ravel().tolist()) - {NODATA}:
+        numbers, regions = ndimage.label(labels == label)
         patch[numbers > 0] = numbers[numbers > 0] + count - 1
         count += regions
-    value, size, pixels, first = {}, Counter(), Counter(), {}
+    value: dict[int, int] = {}
+    first: dict[int, int] = {}
+    size: Counter[int] = Counter()
+    pixels: Counter[int] = Counter()
     borders: dict[int, Counter] = {}
     height, width = labels.shape
     for y in range(height):
@@ -186,7 +189,7 @@ def test_only_patches_without_a_neighbour_may_stay_small() -> None:
     labels[55, 70:75] = [0, 1, 0, 1, 1]
     sieved = sieve_in_tiles(labels, Sieve(40, make_grid(labels)), 64)
     np.testing.assert_array_equal(sieved == NODATA, labels == NODATA)
-    sizes = Counter()
+    sizes: Counter[int] = Counter()
     for value in range(4):
         numbers, _ = ndimage.label(sieved == value)
         sizes.update(np.bincount(numbers.ravel())[1:].tolist())

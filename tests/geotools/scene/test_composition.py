@@ -16,8 +16,8 @@ from support.sources import make_source, noise
 from iic_geotools.errors import SceneError, UsageError
 from iic_geotools.scene.composition import apply_mask, bands_of, compose
 from iic_geotools.scene.info import SceneInfo, describe
-from iic_geotools.scene.reading import Pixels
-from iic_geotools.scene.sources import identify_sources
+from iic_geotools.scene.scene import Pixels
+from iic_geotools.scene.source_files import identify_sources
 from iic_geotools.scene.valuemask import ValueMask, parse_mask
 from iic_geotools.tiling import Rect
 
@@ -284,7 +284,7 @@ def test_bands_that_do_not_lie_on_each_other(make_scene: MakeScene) -> None:
         stack(scene("part.tif", 19, COARSE))
     with pytest.raises(SceneError, match="different CRSs"):
         stack(scene("zone.tif", 20, COARSE, "EPSG:32632"))
-    with pytest.raises(SceneError, match="different sizes, and not all of them a CRS"):
+    with pytest.raises(SceneError, match="different sizes, and not all of them have a CRS"):
         stack(scene("plain.tif", 20, Affine.identity(), None))
 
 

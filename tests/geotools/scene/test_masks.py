@@ -97,7 +97,7 @@ def band_masks(make_scene: MakeScene) -> tuple[Path, np.ndarray]:
     with rasterio.open(f"{path}.msk", "w", **profile) as dataset:
         dataset.write(masks)
         dataset.update_tags(**{f"INTERNAL_MASK_FLAGS_{band}": "0" for band in range(1, 5)})
-    return path, (masks > 0).all(0)
+    return path, np.asarray((masks > 0).all(0))
 
 
 def test_masks_of_single_bands_count(make_scene: MakeScene) -> None:

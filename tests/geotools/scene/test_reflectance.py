@@ -11,12 +11,12 @@ import pytest
 from iic_geotools.errors import SceneError, UsageError
 from iic_geotools.scene.info import describe
 from iic_geotools.scene.radiometry import Radiometry
-from iic_geotools.scene.reading import SceneSource, value_sample
 from iic_geotools.scene.reflectance import (
     choose_reflectance,
     parse_reflectance,
     reflectance_of,
 )
+from iic_geotools.scene.scene import SceneSource, value_sample
 from iic_geotools.tiling import Rect
 
 MakeScene = Callable[..., Path]

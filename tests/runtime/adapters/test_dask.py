@@ -19,7 +19,7 @@ from iic_geotools.errors import DeviceError
 from iic_geotools.progress import Progress
 from iic_runtime import segment_raster, segment_rasters
 from iic_runtime.raster import plan
-from iic_runtime.raster.parts import PartFolder
+from iic_runtime.raster.part_folder import PartFolder
 
 MakeScene = Callable[..., Path]
 TILE = {"tile": 64, "device": "cpu"}

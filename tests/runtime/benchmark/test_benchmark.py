@@ -14,7 +14,7 @@ from iic_runtime import Trial, benchmark_model
 from iic_runtime.benchmark import benchmark as module
 from iic_runtime.benchmark.benchmark import choose_best, thread_counts
 from iic_runtime.cli.model import app
-from iic_runtime.engine.parity import Parity
+from iic_runtime.engine.parity import EngineParity
 
 MakeScene = Callable[..., Path]
 TRIAL = Trial("cpu", "CPUExecutionProvider", 2, 512, 1, 3.0, 90.0, 95.0, 0.9, 400.0, None, None)
@@ -74,7 +74,7 @@ def test_nearly_as_fast_with_less_memory_is_best() -> None:
 
 def test_openvino_is_best_only_if_every_label_is_equal() -> None:
     fast = replace(TRIAL, device="openvino", mpx_per_second=6.0)
-    parity = Parity(1000, 0, 1, True, 2.0)
+    parity = EngineParity(1000, 0, 1, True, 2.0)
     assert choose_best([TRIAL, fast], parity) == fast
     assert choose_best([TRIAL, fast], replace(parity, labels_differing=1)) == TRIAL
 

@@ -219,12 +219,12 @@ def test_a_folder_that_no_run_has_made_is_left_alone(fails: Callable[..., str], 
 def test_a_place_that_fills_up_at_the_last_step(
     scene: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from iic_runtime.raster import outputs
+    from iic_runtime.raster import write_outputs
 
     def full(made: Path, final: Path) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(final))
 
-    monkeypatch.setattr(outputs, "put_in_place", full)
+    monkeypatch.setattr(write_outputs, "put_in_place", full)
     result = CliRunner().invoke(app, [str(x) for x in (scene, tmp_path / "map.tif", "--model", model)])
     assert result.exit_code == 1
     assert "No space left" in result.stderr

@@ -16,11 +16,11 @@ from iic_geotools.tiling import TileGrid
 from iic_runtime import Segmenter, segment_raster
 from iic_runtime.engine import openvino as openvino_engine
 from iic_runtime.engine.base import OUTPUTS, EngineSpec, LabelArray, open_engine
-from iic_runtime.engine.parity import Parity, measure_parity, recorded_parity, trial_image
+from iic_runtime.engine.parity import EngineParity, measure_parity, recorded_parity, trial_image
 from iic_runtime.model.file import ModelFile
 
 MakeScene = Callable[..., Path]
-EQUAL = Parity(pixels=1000, labels_differing=0, confidence_difference=1, tiles_equal=True, speed=1.5)
+EQUAL = EngineParity(pixels=1000, labels_differing=0, confidence_difference=1, tiles_equal=True, speed=1.5)
 
 
 @pytest.fixture(autouse=True)
@@ -72,7 +72,7 @@ def test_the_comparison_is_made_once(file: ModelFile, cache: Path, caplog: pytes
         open_engine(file, "openvino", threads=1)
     assert caplog.text.count("Comparing OpenVINO") == 1
     (record,) = (cache / "parity").iterdir()
-    parity = Parity(**json.loads(record.read_text()))
+    parity = EngineParity(**json.loads(record.read_text()))
     assert parity == recorded_parity(file, "openvino")
     assert parity.equal
     record.write_text("{")

@@ -15,7 +15,8 @@ from iic_runtime.engine.gpu import Gpu
 from iic_runtime.engine.onnx import _providers
 from iic_runtime.engine.tensorrt import _check_fit
 from iic_runtime.engine.tensorrt_cache import provider_options
-from iic_runtime.model.file import EngineFacts, ModelFile, engine_card_path, write_engine_card
+from iic_runtime.model.engine_card import EngineFacts, engine_card_path, write_engine_card
+from iic_runtime.model.file import ModelFile
 from iic_runtime.model.rename import rename
 from iic_runtime.segmenter import Segmenter
 

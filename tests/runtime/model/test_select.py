@@ -352,7 +352,9 @@ class TestOtherSensors:
 
 
 @pytest.mark.parametrize(("size", "matched"), [(0.1, 0.2), (0.2, 0.2), (0.5, 0.5), (3.0, 1.0), (None, 0.45)])
-def test_scenes_are_matched_to_the_nearest_size_a_model_is_made_for(size, matched):
+def test_scenes_are_matched_to_the_nearest_size_a_model_is_made_for(
+    size: float | None, matched: float
+) -> None:
     from iic_runtime.model.card import Card
     from iic_runtime.model.select import matching_size
 

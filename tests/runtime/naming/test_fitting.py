@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from iic_runtime.model.card import FeatureGroup
-from iic_runtime.model.head import Head
+from iic_runtime.model.onnx_head import Head
 from iic_runtime.naming.clusters import cluster_overlap, merge_clusters, name_by_majority
 from iic_runtime.naming.fitting import (
     Samples,

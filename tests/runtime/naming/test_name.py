@@ -17,7 +17,7 @@ from iic_geotools.products.assessment.assess import assess_map
 from iic_runtime import name_model, segment_raster, suggest_places
 from iic_runtime.model.card import Card
 from iic_runtime.model.file import ModelFile
-from iic_runtime.model.head import has_features
+from iic_runtime.model.onnx_head import has_features
 from iic_runtime.model.validate import validate_model
 
 SIDE = 220

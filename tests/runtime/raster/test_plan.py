@@ -17,7 +17,7 @@ from iic_geotools.products.cleaning import Cleaning
 from iic_geotools.scene.info import describe
 from iic_geotools.tiling import Rect
 from iic_runtime import Segmenter, segment_raster
-from iic_runtime.raster.output_files import Outputs
+from iic_runtime.raster.outputs import Outputs
 from iic_runtime.raster.plan import Plan, make_plan
 from iic_runtime.raster.unsure import Unsure
 

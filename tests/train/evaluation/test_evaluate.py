@@ -6,8 +6,8 @@ from torch import Tensor
 from iic_geotools.errors import DataError, UsageError
 from iic_train.data import Arrays, Dataset
 from iic_train.data.base import Images
-from iic_train.evaluation.baselines import kmeans, kmeans_baseline
 from iic_train.evaluation.evaluate import LABEL_FRACTIONS, evaluate_clusters, labelled_batches
+from iic_train.evaluation.kmeans import kmeans, kmeans_baseline
 
 
 class Maps:
@@ -58,16 +58,16 @@ def test_sub_heads_are_scored_apart() -> None:
         right = images[:, 0, 0, 0].long()
         return torch.stack([(right + 1) % 3, torch.zeros_like(right)])
 
-    found = evaluate_clusters(predict, dataset(digits(12)), 3, chosen=1, batch_size=5)
-    assert found.accuracies == (1.0, pytest.approx(1 / 3))
-    assert found.accuracy == pytest.approx(
+    evaluation = evaluate_clusters(predict, dataset(digits(12)), 3, chosen=1, batch_size=5)
+    assert evaluation.accuracies == (1.0, pytest.approx(1 / 3))
+    assert evaluation.accuracy == pytest.approx(
         1 / 3
     )  # what was chosen without labels, not what labels would pick
-    assert found.label_picked == 0
-    assert found.sub_heads[0].mapping == (2, 0, 1)
-    assert found.sub_heads[0].nmi == pytest.approx(1)
-    assert found.sub_heads[1].occupancy == (1, 0, 0)
-    summary = found.to_json()
+    assert evaluation.label_picked == 0
+    assert evaluation.sub_heads[0].mapping == (2, 0, 1)
+    assert evaluation.sub_heads[0].nmi == pytest.approx(1)
+    assert evaluation.sub_heads[1].occupancy == (1, 0, 0)
+    summary = evaluation.to_json()
     assert summary["mean"] == pytest.approx(2 / 3)
     assert summary["deviation"] == pytest.approx(1 / 3)
     assert summary["label_picked"] == {"sub_head": 0, "accuracy": 1.0}
@@ -78,17 +78,17 @@ def test_overclustering_names_on_the_mapping_part_and_tests_on_the_test_part() -
         return images[:, 0, 0, 0].long()[None] * 2
 
     swapped = Arrays(np.zeros((4, 1, 4, 4), "u1"), np.array([0, 0, 0, 1]), ("grey",))
-    found = evaluate_clusters(predict, dataset(digits(9), swapped), 6, overcluster=True)
-    assert found.accuracy == 0.75
-    assert found.sub_heads[0].mapping[::2] == (0, 1, 2)
+    evaluation = evaluate_clusters(predict, dataset(digits(9), swapped), 6, overcluster=True)
+    assert evaluation.accuracy == 0.75
+    assert evaluation.sub_heads[0].mapping[::2] == (0, 1, 2)
 
 
 def test_fewer_labels_name_fewer_clusters() -> None:
     def predict(images: Tensor) -> Tensor:
         return images[:, 0, 0, 0].long()[None]
 
-    found = evaluate_clusters(predict, dataset(digits(60)), 3, overcluster=True)
-    curve = {point.fraction: point for point in found.fewer_labels}
+    evaluation = evaluate_clusters(predict, dataset(digits(60)), 3, overcluster=True)
+    curve = {point.fraction: point for point in evaluation.fewer_labels}
     assert tuple(curve) == LABEL_FRACTIONS
     assert curve[0.01].accuracy == pytest.approx(1 / 3)  # one image names one cluster of three
     assert curve[1.0].accuracy == 1.0
@@ -124,16 +124,16 @@ def test_kmeans_finds_separate_groups() -> None:
     generator = torch.Generator().manual_seed(0)
     centres = torch.tensor([[0.0, 0], [10, 0], [0, 10], [10, 10]])
     points = centres.repeat_interleave(200, 0) + torch.randn(800, 2, generator=generator)
-    found = kmeans(points, 4, generator)
-    assert torch.cdist(centres, found).min(1).values.max() < 0.3
+    computed = kmeans(points, 4, generator)
+    assert torch.cdist(centres, computed).min(1).values.max() < 0.3
     with pytest.raises(DataError, match="3 points"):
         kmeans(points[:3], 4, generator)
 
 
 def test_kmeans_baseline_scales_bands_and_ignores_what_is_not_valid() -> None:
-    found = kmeans_baseline(dataset(Maps(12), dense=True))
-    assert found.accuracy > 0.99
-    assert kmeans_baseline(dataset(Maps(12), dense=True)) == found
+    evaluation = kmeans_baseline(dataset(Maps(12), dense=True))
+    assert evaluation.accuracy > 0.99
+    assert kmeans_baseline(dataset(Maps(12), dense=True)) == evaluation
 
 
 def test_kmeans_baseline_on_whole_images() -> None:

@@ -26,12 +26,12 @@ def drawn(chart: str) -> ET.Element:
 
 @given(st.floats(-1e6, 1e6, allow_nan=False), st.floats(1e-3, 1e6, allow_nan=False), st.integers(2, 9))
 def test_ticks_are_round_few_and_inside(low: float, span: float, about: int) -> None:
-    found = ticks(low, low + span, about)
-    assert 1 <= len(found) <= about + 1
+    values = ticks(low, low + span, about)
+    assert 1 <= len(values) <= about + 1
     slack = 1e-6 * max(1.0, abs(low), span)
-    assert found[0] >= low - slack
-    assert found[-1] <= low + span + slack
-    assert np.allclose(np.diff(found), found[1] - found[0] if len(found) > 1 else 0)
+    assert values[0] >= low - slack
+    assert values[-1] <= low + span + slack
+    assert np.allclose(np.diff(values), values[1] - values[0] if len(values) > 1 else 0)
 
 
 def test_a_line_leaves_a_gap_where_it_is_not_finite() -> None:

@@ -1,14 +1,15 @@
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from iic_geotools.errors import TrainingError
+from iic_train.baselines.score import score_baseline
 from iic_train.config import DataConfig, TrainConfig
 from iic_train.data import Arrays, Dataset
-from iic_train.evaluation.baselines import score_baseline
 from iic_train.evaluation.evaluate import evaluate
 from iic_train.evaluation.report import write_report
 from iic_train.models.networks import Network
@@ -78,7 +79,7 @@ def fill(run: Run, *, accuracy: bool) -> None:
             for head, count in counts.items()
             if count
         }
-        row = {"epoch": epoch, "seconds": 90.0, "images_per_second": 1234.0, "train": heads}
+        row: dict[str, Any] = {"epoch": epoch, "seconds": 90.0, "images_per_second": 1234.0, "train": heads}
         if accuracy:
             row["accuracy"] = {"chosen": 0.5, "sub_heads": [0.4, 0.5], "label_picked": 0.5}
         run.append_metrics(row)
@@ -88,9 +89,9 @@ def fill(run: Run, *, accuracy: bool) -> None:
 def test_evaluate_looks_at_the_sub_head_that_the_loss_chose(tmp_path: Path, make: object) -> None:
     run, data = make(tmp_path)  # type: ignore[operator]
     fill(run, accuracy=True)
-    found = evaluate(run, data)
+    evaluation = evaluate(run, data)
     network = run.network()
-    confusions = np.zeros((2, found.sub_heads[0].mapping.__len__(), len(data.classes)), np.int64)
+    confusions = np.zeros((2, evaluation.sub_heads[0].mapping.__len__(), len(data.classes)), np.int64)
     for index in range(len(data.test)):
         raw = torch.from_numpy(np.ascontiguousarray(data.test.image(index)))[None]
         view = raw[..., 1:9, 1:9] if make is image_run else _centre(raw, 16)
@@ -100,15 +101,15 @@ def test_evaluate_looks_at_the_sub_head_that_the_loss_chose(tmp_path: Path, make
         )
         for sub_head, answer in enumerate(network(view)[0].argmax(1)):
             np.add.at(confusions[sub_head], (np.atleast_1d(answer).ravel(), truth.ravel()), 1)
-    assert found.chosen == 1
+    assert evaluation.chosen == 1
     for sub_head, counts in enumerate(confusions):
         masses = counts.sum(1) / counts.sum()
-        assert found.sub_heads[sub_head].occupancy == pytest.approx(tuple(masses))
-        assert found.sub_heads[sub_head].many_to_one.accuracy == pytest.approx(
+        assert evaluation.sub_heads[sub_head].occupancy == pytest.approx(tuple(masses))
+        assert evaluation.sub_heads[sub_head].many_to_one.accuracy == pytest.approx(
             counts.max(1).sum() / counts.sum()
         )
     kept = json.loads((run.path / "evaluation.json").read_text())
-    assert kept["accuracy"] == found.accuracy
+    assert kept["accuracy"] == evaluation.accuracy
     assert kept["epoch"] == 1
 
 

@@ -6,11 +6,11 @@ import torch
 
 from iic_geotools.errors import DataError
 from iic_train.config import DataConfig, TrainConfig
+from iic_train.finetune.chips import Chip, LabelledChips
 from iic_train.finetune.crops import Crops
 from iic_train.finetune.learner import Learner
 from iic_train.finetune.legend import Legend
-from iic_train.finetune.linear import class_head, correct_logits
-from iic_train.finetune.samples import Chip, LabelledChips
+from iic_train.finetune.linear_head import class_head, correct_logits
 from iic_train.finetune.settings import FinetuneConfig, LabelSource
 from iic_train.models.networks import Network
 from iic_train.models.registry import NetworkConfig

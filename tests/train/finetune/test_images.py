@@ -23,7 +23,7 @@ from iic_train.finetune.images import (
 from iic_train.models.networks import Network
 from iic_train.models.registry import NetworkConfig
 from iic_train.runs import Choice, Run, create_run
-from iic_train.views.draw import Draw
+from iic_train.views.random_numbers import Draw
 from iic_train.views.settings import ImagePairs
 
 RGB = ("red", "green", "blue")
@@ -51,7 +51,7 @@ def test_a_few_passes_learn_the_classes() -> None:
     settings = FinetuneSettings(
         epochs=8, batch_size=12, hidden=32, head_rate=1e-2, trunk_rate=1e-2, affine=0.2, cutout=0.2
     )
-    found = finetune(
+    finetuned = finetune(
         network(),
         PAIRS,
         stripes(97),
@@ -61,9 +61,9 @@ def test_a_few_passes_learn_the_classes() -> None:
         progress=lambda progress: seen.append(progress.done),
     )
     assert seen == list(range(1, 9))
-    assert found.history[-1].loss < found.history[0].loss
-    assert found.label_picked.accuracy >= found.accuracy
-    assert found.accuracy >= 0.9
+    assert finetuned.history[-1].loss < finetuned.history[0].loss
+    assert finetuned.label_picked.accuracy >= finetuned.accuracy
+    assert finetuned.accuracy >= 0.9
 
 
 def test_head_and_trunk_learn_at_their_own_rates() -> None:
@@ -108,8 +108,8 @@ def test_the_test_averages_logits_over_crops() -> None:
 def test_distortions_blank_a_square() -> None:
     views = torch.ones(64, 3, 20, 20)
     settings = FinetuneSettings(affine=0.0, cutout=1.0, cutout_sides=(0.2, 0.5))
-    found = distort(views, settings, Draw(0))
-    blanked = (found == 0).all(1).sum((1, 2)).sqrt()
+    distorted = distort(views, settings, Draw(0))
+    blanked = (distorted == 0).all(1).sum((1, 2)).sqrt()
     assert blanked.min() >= 4
     assert blanked.max() <= 10
     assert len(blanked.unique()) > 3
@@ -120,12 +120,12 @@ def test_distortions_blank_a_square() -> None:
 
 def test_a_run_is_fine_tuned_in_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = stl10_run(tmp_path, monkeypatch)
-    found = finetune_run(run, FinetuneSettings(epochs=2, batch_size=4, hidden=4))
+    finetuned = finetune_run(run, FinetuneSettings(epochs=2, batch_size=4, hidden=4))
     kept = json.loads((run.path / "finetuned.json").read_text())
-    assert kept["accuracy"] == found.accuracy
+    assert kept["accuracy"] == finetuned.accuracy
     assert [epoch["epoch"] for epoch in kept["history"]] == [1, 2]
     weights = load_file(run.path / "finetuned.safetensors")
-    assert torch.equal(weights["head.0.weight"], found.classifier.head[0].weight)
+    assert torch.equal(weights["head.0.weight"], finetuned.classifier.head[0].weight)
     assert not torch.equal(weights["head.0.weight"], Classifier(network(), 16, 10, 4).head[0].weight)
 
 

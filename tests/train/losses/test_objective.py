@@ -159,10 +159,10 @@ def test_relabelling_changes_nothing() -> None:
 @pytest.mark.parametrize("entropy_weight", [0.5, 1.0, 1.5])
 def test_lambda_weighs_the_entropy_of_the_masses(entropy_weight: float) -> None:
     joint = segmentation_joint(probabilities(2, 4, 9, 9), probabilities(2, 4, 9, 9, seed=1), radius=2)
-    found = terms(joint, entropy_weight)
-    torch.testing.assert_close(found.loss, -found.information - (entropy_weight - 1) * 2 * found.entropy)
-    torch.testing.assert_close(found.masses.sum(), torch.ones((), dtype=torch.float64))
-    torch.testing.assert_close(-terms(joint, 1.0).loss, found.information)
+    parts = terms(joint, entropy_weight)
+    torch.testing.assert_close(parts.loss, -parts.information - (entropy_weight - 1) * 2 * parts.entropy)
+    torch.testing.assert_close(parts.masses.sum(), torch.ones((), dtype=torch.float64))
+    torch.testing.assert_close(-terms(joint, 1.0).loss, parts.information)
 
 
 def test_masked_pixels_do_not_matter() -> None:

@@ -196,10 +196,10 @@ def test_probabilities_not_logits_are_upsampled() -> None:
     x = network.scale(torch.randint(0, 256, (1, 1, 12, 12)))
     small = network.heads["b"](network.features(x)).softmax(1)
     assert small.shape[-2:] == (6, 6)
-    found = network.classify(x)[0, 0]
+    classified = network.classify(x)[0, 0]
     above = 0.75 * small[0, :, 0, 2] + 0.25 * small[0, :, 0, 1]
     below = 0.75 * small[0, :, 1, 2] + 0.25 * small[0, :, 1, 1]
-    torch.testing.assert_close(found[:, 2, 4], 0.25 * above + 0.75 * below)
+    torch.testing.assert_close(classified[:, 2, 4], 0.25 * above + 0.75 * below)
 
 
 def test_config_survives_json() -> None:
@@ -238,12 +238,12 @@ def test_sobel_sees_luminance_only_and_infrared_passes() -> None:
     image = torch.zeros(1, 4, 5, 5)
     image[:, :3, :, 3:] = 1.0  # an edge to the right of column 2
     image[:, 3] = torch.arange(5.0)
-    found = front.filter(image)
-    assert found.shape[1] == front.out_channels == 6
-    assert torch.equal(found[:, :3], image[:, :3])
-    assert torch.equal(found[:, 5], image[:, 3])
-    torch.testing.assert_close(found[0, 3, 2], torch.tensor([0.0, 0.0, -4.0, -4.0, 4.0]))
-    torch.testing.assert_close(found[0, 4, 1:4], torch.zeros(3, 5))
+    filtered = front.filter(image)
+    assert filtered.shape[1] == front.out_channels == 6
+    assert torch.equal(filtered[:, :3], image[:, :3])
+    assert torch.equal(filtered[:, 5], image[:, 3])
+    torch.testing.assert_close(filtered[0, 3, 2], torch.tensor([0.0, 0.0, -4.0, -4.0, 4.0]))
+    torch.testing.assert_close(filtered[0, 4, 1:4], torch.zeros(3, 5))
     assert Front(RGBI, (0.0,) * 4, (1.0,) * 4, sobel=True, colour=False).filter(image).shape[1] == 3
     with pytest.raises(UsageError, match="needs red"):
         Front(("nir",), (0.0,), (1.0,), sobel=True, colour=True)
@@ -277,5 +277,5 @@ def test_onnx_export_with_dynamic_shapes(config: NetworkConfig, tmp_path: Path) 
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     for shape in ((1, 4, 1, 1), (1, 4, 33, 8), (3, 4, 64, 41)):
         image = torch.randint(0, 256, shape, dtype=torch.uint8)
-        found = session.run(None, {session.get_inputs()[0].name: image.numpy()})[0]
-        np.testing.assert_allclose(found, network(image).detach().numpy(), atol=1e-5)
+        output = session.run(None, {session.get_inputs()[0].name: image.numpy()})[0]
+        np.testing.assert_allclose(output, network(image).detach().numpy(), atol=1e-5)

@@ -12,7 +12,7 @@ from support.scenes import write_raster
 
 from iic_geotools.errors import DataError
 from iic_train.config import TrainConfig
-from iic_train.finetune.figures import held_out_figures
+from iic_train.finetune.heldout_figures import held_out_figures
 from iic_train.finetune.settings import FinetuneConfig, LabelSource, Meaning
 from iic_train.models.networks import Network
 from iic_train.models.registry import NetworkConfig

@@ -3,8 +3,8 @@ from dataclasses import fields
 import pytest
 import torch
 
-from iic_train.views.draw import Draw
 from iic_train.views.light import change_light
+from iic_train.views.random_numbers import Draw
 from iic_train.views.settings import Light
 
 RGBI = ("red", "green", "blue", "nir")

@@ -6,9 +6,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from iic_train.views.draw import Draw
 from iic_train.views.pairs import Move, central_views, crop_and_resize, dense_views, image_views, resample
 from iic_train.views.photometry import change_values, gaussian_blur, luminance
+from iic_train.views.random_numbers import Draw
 from iic_train.views.settings import DensePairs, ImagePairs, Photometry
 
 RGBI = ("red", "green", "blue", "nir")
@@ -205,10 +205,10 @@ def test_same_seed_same_pairs() -> None:
 @given(side=st.integers(2, 12), top=st.integers(0, 4), left=st.integers(0, 3), size=st.integers(2, 20))
 def test_crops_are_resized_as_if_cut_out_first(side: int, top: int, left: int, size: int) -> None:
     x = images(2, 3, 16, 15).double()
-    found = crop_and_resize(x, torch.tensor([[top, left]]).expand(2, 2), torch.full((2,), side), size)
+    cropped = crop_and_resize(x, torch.tensor([[top, left]]).expand(2, 2), torch.full((2,), side), size)
     cut = x[..., top : top + side, left : left + side]
     expected = torch.nn.functional.interpolate(cut, (size, size), mode="bilinear", align_corners=False)
-    torch.testing.assert_close(found, expected, atol=1e-9, rtol=0)
+    torch.testing.assert_close(cropped, expected, atol=1e-9, rtol=0)
 
 
 def test_evaluation_looks_at_the_centre() -> None:
@@ -280,7 +280,7 @@ def test_numbers_of_all_types_and_sizes_arrive_in_one_copy(monkeypatch: pytest.M
         copies.append(device.type)
         return tensor
 
-    monkeypatch.setattr("iic_train.views.draw._to_device", keep)
+    monkeypatch.setattr("iic_train.views.random_numbers._to_device", keep)
     sent = (
         torch.tensor([True, False, True]),
         (torch.rand(5, 1, 2), None, torch.arange(7).view(7, 1)),

@@ -18,12 +18,12 @@ from iic_train.baselines.features import (
 )
 from iic_train.config import TrainConfig
 from iic_train.data.base import Dataset
-from iic_train.data.loading import Batch
-from iic_train.evaluation.baselines import assign, kmeans
+from iic_train.data.loader import Batch
 from iic_train.evaluation.evaluate import Predict
+from iic_train.evaluation.kmeans import assign, kmeans
 from iic_train.losses.step import Pairs
 from iic_train.models.networks import Network
-from iic_train.views.draw import Draw
+from iic_train.views.random_numbers import Draw
 
 LABELS_PER_CLASS = 10
 """How many times more labels than clusters there are."""

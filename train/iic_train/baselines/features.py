@@ -11,8 +11,8 @@ from torch.nn import functional as F
 
 from iic_train.config import TrainConfig
 from iic_train.data.base import Dataset, Images
-from iic_train.evaluation.baselines import SAMPLE, kmeans
 from iic_train.evaluation.evaluate import Evaluation, Predict, evaluate_clusters, evaluation_crop
+from iic_train.evaluation.kmeans import SAMPLE, kmeans
 from iic_train.losses.step import plain_views
 from iic_train.models.networks import Network
 

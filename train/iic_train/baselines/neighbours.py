@@ -13,10 +13,10 @@ from torch.nn import functional as F
 from iic_geotools.errors import UsageError
 from iic_train.baselines.features import Features, feature_count, trunk_features
 from iic_train.config import TrainConfig
-from iic_train.data.loading import Batch
+from iic_train.data.loader import Batch
 from iic_train.losses.step import Pairs
 from iic_train.models.networks import Network
-from iic_train.views.draw import Draw
+from iic_train.views.random_numbers import Draw
 
 PAIRS = 256
 """Number of pairs of places per image and step."""

@@ -4,14 +4,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from iic_geotools.progress import OnProgress, silent
+from iic_train.baselines.score import score_baseline
 from iic_train.config import Baseline
-from iic_train.data.opening import open_dataset_of
+from iic_train.data.training_data import open_dataset_of
 from iic_train.distributed import choose_device
-from iic_train.evaluation.baselines import score_baseline
 from iic_train.evaluation.evaluate import Evaluation
 from iic_train.recipes.changes import Changes
 from iic_train.recipes.named import IMAGE_RECIPES
-from iic_train.recipes.published import preset
+from iic_train.recipes.presets import preset
 
 
 def run_baseline(

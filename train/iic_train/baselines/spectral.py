@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from iic_geotools.errors import DataError
-from iic_train.evaluation.baselines import kmeans
 from iic_train.evaluation.evaluate import Predict
+from iic_train.evaluation.kmeans import kmeans
 
 SAMPLE_IMAGES = 10_000
 NEIGHBOURS = 20

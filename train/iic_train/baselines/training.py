@@ -1,4 +1,4 @@
-"""Training a trunk by another task than IIC, on the batches and views of a run."""
+"""Training a trunk by a task other than IIC, on the batches and views of a run."""
 
 import math
 from collections.abc import Iterable
@@ -11,11 +11,11 @@ from iic_geotools.errors import TrainingError
 from iic_geotools.progress import OnProgress, Progress, silent
 from iic_train.config import TrainConfig
 from iic_train.data.base import Dataset
-from iic_train.data.loading import Batch, ImageSource, Loader, steps_of
+from iic_train.data.loader import Batch, ImageSource, Loader, steps_of
 from iic_train.losses.step import Pairs, make_pairs, plain_views, seed_of
 from iic_train.models.layers import fresh_statistics
 from iic_train.models.networks import Network
-from iic_train.views.draw import Draw
+from iic_train.views.random_numbers import Draw
 
 CALIBRATION_STEPS = 20
 """Number of batches from which batch norm takes its statistics at the end."""

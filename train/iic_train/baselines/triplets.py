@@ -8,10 +8,10 @@ from torch.nn import functional as F
 
 from iic_train.baselines.features import Features, feature_count
 from iic_train.config import TrainConfig
-from iic_train.data.loading import Batch
+from iic_train.data.loader import Batch
 from iic_train.losses.step import Pairs, plain_views
 from iic_train.models.networks import Network
-from iic_train.views.draw import Draw
+from iic_train.views.random_numbers import Draw
 
 EMBEDDING = 128
 """Number of values by which an image is compared."""

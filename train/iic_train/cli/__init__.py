@@ -4,7 +4,7 @@ from iic_geotools.cli import App, Version
 from iic_train.cli.evaluation import baseline, evaluate, report
 from iic_train.cli.finetuning import finetune
 from iic_train.cli.training import add_preset, rasters, recipe, resume
-from iic_train.recipes.published import PRESETS
+from iic_train.recipes.presets import PRESETS
 
 app = App(no_args_is_help=True)
 

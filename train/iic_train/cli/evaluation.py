@@ -44,11 +44,11 @@ def evaluate(
 ) -> None:
     """Accuracy, mean IoU, NMI and ARI of a run against labels that training never saw."""
     with shell(traceback=traceback):
+        from iic_train.baselines.score import score_baseline
         from iic_train.distributed import choose_device
-        from iic_train.evaluation.baselines import score_baseline
         from iic_train.evaluation.evaluate import evaluate as evaluate_run
         from iic_train.evaluation.report import write_report
-        from iic_train.finetune.figures import read_held_out
+        from iic_train.finetune.heldout_figures import read_held_out
 
         opened = open_run(run, runs)
         if opened.config.finetune is not None:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from iic_geotools.cli import Quiet, Traceback, shell, show_progress
+from iic_geotools.cli.options import LabelField
 from iic_train.cli.evaluation import open_run
 from iic_train.cli.options import (
     RUNS,
@@ -40,9 +41,7 @@ def finetune(
             metavar="NAME=VALUE,...", help="Class of these values; a value of two classes is either."
         ),
     ] = None,
-    label_field: Annotated[
-        str | None, typer.Option(help="Field of points and polygons that holds the class.")
-    ] = None,
+    label_field: LabelField = None,
     mode: Annotated[
         Mode, typer.Option(help="A head on frozen features, the whole network, or the better one.")
     ] = SCENES_DEFAULTS.mode,
@@ -68,7 +67,7 @@ def finetune(
     """Fine-tune a run with labels: of pixels (--labels), or of the images of its data set, as for STL10."""
     with shell(quiet=quiet, traceback=traceback), show_progress(quiet=quiet) as progress:
         if labels:
-            from iic_train.finetune.scenes import finetune_scenes
+            from iic_train.finetune.scene_runs import finetune_scenes
 
             tuned = finetune_scenes(
                 open_run(run, runs),
@@ -115,7 +114,7 @@ def finetune(
 def finish_learning(run: "Run", quiet: bool) -> None:
     """Write the page of a run that learnt from labels, and print how good it is and where."""
     from iic_train.evaluation.report import write_report
-    from iic_train.finetune.figures import held_out_figures
+    from iic_train.finetune.heldout_figures import held_out_figures
 
     page = write_report(run)
     figures = held_out_figures(run)

@@ -41,7 +41,7 @@ Seed = Annotated[int, typer.Option(min=0, help="Seed of everything that is rando
 Precision = Annotated[Amp, typer.Option(help="Precision of the network on CUDA.")]
 Compile = Annotated[bool, typer.Option("--compile", help="Compile the network.")]
 Runs = Annotated[Path, typer.Option(help="Folder of the run folders.")]
-Name = Annotated[str | None, typer.Option(help="Name of the run folder; by default preset and time.")]
+Name = Annotated[str | None, typer.Option(help="Name of the run folder.", show_default="preset and time")]
 Device = Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Device to compute on.")]
 Workers = Annotated[
     int | None,
@@ -63,5 +63,5 @@ Checkpoint = Annotated[
     Literal["best", "last"], typer.Option(help="The epoch with the lowest loss, or the last one.")
 ]
 RunFolder = Annotated[
-    Path | None, typer.Argument(help="A run folder; by default the newest under --runs.", show_default=False)
+    Path | None, typer.Argument(help="A run folder.", show_default="the newest under --runs")
 ]

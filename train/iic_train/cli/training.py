@@ -42,7 +42,7 @@ from iic_train.config import Schedule
 from iic_train.finetune.settings import Rescaling
 from iic_train.recipes.changes import Changes
 from iic_train.recipes.named import RECIPES, train_recipe
-from iic_train.recipes.published import OVERCLUSTERED, UNSUPERVISED, Published, train_preset
+from iic_train.recipes.presets import OVERCLUSTERED, UNSUPERVISED, Published, train_preset
 from iic_train.recipes.rasters import DEFAULTS, FINE, RasterSettings, choose_settings, train_rasters
 
 if TYPE_CHECKING:
@@ -136,8 +136,8 @@ def add_preset(app: typer.Typer, preset_name: str, summary: str) -> None:
 
 def _preset_help(preset_name: str, summary: str) -> str:
     plain, overclustered = UNSUPERVISED[preset_name].size, OVERCLUSTERED[preset_name].size
-    sizes = f"{plain}" if plain == overclustered else f"{plain}, with --overcluster {overclustered},"
-    return f"{summary} Published settings, with images of {sizes} pixels, unless options change them."
+    other = "" if plain == overclustered else f", or {overclustered} with --overcluster"
+    return f"{summary} Published settings unless options change them; images of {plain} pixels{other}."
 
 
 def _show_defaults(command: Callable[..., None], plain: Published, overclustered: Published) -> None:

@@ -9,13 +9,13 @@ from numpy.typing import NDArray
 
 from iic_geotools.errors import DataError, SceneError, UsageError
 from iic_geotools.scene.info import SceneInfo, describe
-from iic_geotools.scene.reading import SceneSource
 from iic_geotools.scene.rescaling import spread_windows
+from iic_geotools.scene.scene import SceneSource
 from iic_geotools.tiling import Rect
 from iic_train.config import DataConfig
 from iic_train.data.base import UNLABELLED, Dataset
-from iic_train.data.loading import Batch, random_square
-from iic_train.data.scenes import SceneReader, Scenes
+from iic_train.data.loader import Batch, random_square
+from iic_train.data.scene_reader import SceneReader, Scenes
 
 LEAST_VALID = 0.5
 """Share of a window that must hold data."""

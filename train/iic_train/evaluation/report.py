@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from iic_geotools.files import write_atomically
 from iic_train.data.base import Dataset, Images
 from iic_train.evaluation.evaluate import EVALUATION
-from iic_train.evaluation.page import (
+from iic_train.evaluation.report_page import (
     HeadEpoch,
     Story,
     cluster_pictures,
@@ -21,7 +21,7 @@ from iic_train.evaluation.page import (
     simplex_pictures,
 )
 from iic_train.evaluation.simplex import KEPT_IMAGES, cluster_probabilities, even_sample, read_simplex
-from iic_train.finetune.figures import held_out_figures
+from iic_train.finetune.heldout_figures import held_out_figures
 from iic_train.runs import Checkpoint, Choice, Run
 from iic_train.views.settings import ImagePairs
 

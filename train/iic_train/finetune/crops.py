@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from iic_geotools.errors import DataError
 from iic_train.config import TrainConfig
-from iic_train.finetune.samples import Chip, LabelledChips
+from iic_train.finetune.chips import Chip, LabelledChips
 from iic_train.finetune.settings import FinetuneConfig
 from iic_train.views.painting import paint
 

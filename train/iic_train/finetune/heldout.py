@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from iic_train.finetune.samples import LabelledChips
+from iic_train.finetune.chips import LabelledChips
 from iic_train.models.networks import Network
 
 KEPT_PIXELS = 2000

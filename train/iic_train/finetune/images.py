@@ -19,8 +19,8 @@ from iic_geotools.errors import DataError, TrainingError
 from iic_geotools.progress import OnProgress, Progress, silent
 from iic_train.data.base import Images
 from iic_train.models.networks import Network
-from iic_train.views.draw import Draw
 from iic_train.views.pairs import image_views
+from iic_train.views.random_numbers import Draw
 from iic_train.views.settings import ImagePairs
 
 _LOG = logging.getLogger(__name__)

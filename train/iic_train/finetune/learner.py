@@ -14,23 +14,23 @@ from torch.nn import functional as F
 
 from iic_geotools.errors import TrainingError
 from iic_train.config import TrainConfig
-from iic_train.data.loading import Batch, Source, batches
+from iic_train.data.loader import Batch, Source, batches
+from iic_train.finetune.chips import LabelledChips
 from iic_train.finetune.crops import Crops
 from iic_train.finetune.heldout import class_logs
-from iic_train.finetune.linear import class_head, correct_logits
-from iic_train.finetune.samples import LabelledChips
+from iic_train.finetune.linear_head import class_head, correct_logits
 from iic_train.finetune.settings import FinetuneConfig
-from iic_train.losses.sets import set_loss
+from iic_train.losses.set_loss import set_loss
 from iic_train.losses.step import pair_terms, seed_of
 from iic_train.models.context import PixelContext
 from iic_train.models.networks import Network
-from iic_train.views.draw import Draw
 from iic_train.views.light import change_light
+from iic_train.views.random_numbers import Draw
 from iic_train.views.settings import Light
 
 CALIBRATION_STEPS = 40
 CALIBRATION, PIXEL_PASS, UNLABELLED_PASS = 2_000_001, 2_000_002, 2_000_003
-"""Numbers of passes that are no epochs."""
+"""Numbers of passes that are not epochs."""
 PIXEL_CROPS, PIXELS_PER_CROP = 1500, 150
 """Number of crops, and of pixels of each, that the path of single pixels is trained on."""
 PIXEL_DECAY = 1e-3

@@ -135,7 +135,7 @@ def segmentation_counts(
 def terms(joint: Tensor, entropy_weight: float = 1.0, floor: float = SEGMENTATION_FLOOR) -> Terms:
     """Return the loss of counts `[T, k, k]`, each matrix normalised and symmetrised on its own, averaged over T."""
     totals = joint.sum(dim=(1, 2), keepdim=True)
-    # A displacement at which no two counted pixels meet is left out, to not divide by zero.
+    # A displacement at which no two counted pixels meet is left out, so as not to divide by zero.
     met = totals > 1e-5 * totals.detach().max().clamp_min(1.0)
     weights = met.to(joint.dtype) / met.sum().clamp_min(1)
     P = joint / torch.where(met, totals, 1.0)

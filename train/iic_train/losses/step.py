@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from iic_train.config import TrainConfig
-from iic_train.data.loading import Batch
+from iic_train.data.loader import Batch
 from iic_train.losses.objective import (
     CLUSTERING_FLOOR,
     SEGMENTATION_FLOOR,
@@ -24,8 +24,8 @@ from iic_train.losses.objective import (
 )
 from iic_train.models.networks import Network
 from iic_train.models.registry import HeadName
-from iic_train.views.draw import Draw
 from iic_train.views.pairs import Move, central_views, dense_views, image_views
+from iic_train.views.random_numbers import Draw
 from iic_train.views.settings import DensePairs, ImagePairs
 
 

@@ -17,7 +17,7 @@ these views the same seed is at 96.2 % after its first epoch.
 from dataclasses import replace
 
 from iic_train.config import TrainConfig
-from iic_train.recipes.published import preset
+from iic_train.recipes.presets import preset
 from iic_train.views.settings import STRONG_JITTER, ImagePairs
 
 PAIRS = ImagePairs(

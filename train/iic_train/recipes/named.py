@@ -8,7 +8,7 @@ from iic_geotools.errors import UsageError
 from iic_geotools.progress import OnProgress, silent
 from iic_train.config import TrainConfig
 from iic_train.recipes import aerial, flair3, mnist_small, satellite
-from iic_train.recipes.files import find_files
+from iic_train.recipes.data_files import find_files
 from iic_train.recipes.learnt import LearntRecipe, learnt_config
 from iic_train.recipes.rasters import RasterRecipe, train_rasters
 
@@ -86,7 +86,7 @@ def train_recipe(
     if download:
         raise UsageError(f"`download` does not know the data of {recipe}: leave it out.")
     if recipe in LEARNT_RECIPES:
-        from iic_train.finetune.pixels import learn
+        from iic_train.finetune.pixel_runs import learn
 
         learnt = LEARNT_RECIPES[recipe]
         return learn(

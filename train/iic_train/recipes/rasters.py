@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from iic_geotools.classmap.classes import MAX_CLASSES
 from iic_geotools.errors import UsageError
+from iic_geotools.files import absolute_path
 from iic_geotools.progress import OnProgress, silent
 from iic_train.config import Amp, DataConfig, TrainConfig
 from iic_train.finetune.settings import Rescaling
@@ -182,7 +183,7 @@ def raster_config(survey: "Survey", data: DataConfig, classes: int, settings: Ra
         survey.scenes.channels,
         classes,
         settings.clusters_a or None,
-        _given(settings.sub_heads),
+        _filled_in(settings.sub_heads),
         offset=survey.offset,
         scale=survey.scale,
         bias=bank,
@@ -191,19 +192,19 @@ def raster_config(survey: "Survey", data: DataConfig, classes: int, settings: Ra
         preset=data.name,
         data=replace(data, bands=survey.scenes.bands),
         network=network,
-        pairs=_pairs(_given(settings.colour_jitter), _given(settings.vegetation_jitter)),
+        pairs=_pairs(_filled_in(settings.colour_jitter), _filled_in(settings.vegetation_jitter)),
         size=settings.size,
         start="kmeans" if bank else "random",
         passes=("a",) if bank else ("ab",) if settings.clusters_a else ("b",),
-        epochs=_given(settings.epochs),
+        epochs=_filled_in(settings.epochs),
         steps=settings.steps,
-        batch=_given(settings.batch),
+        batch=_filled_in(settings.batch),
         micro_batch=settings.micro_batch,
-        lr=_given(settings.lr),
+        lr=_filled_in(settings.lr),
         schedule="cosine",
         entropy_weight=settings.entropy_weight,
         entropy_warmup=settings.entropy_warmup,
-        radius=_given(settings.radius),
+        radius=_filled_in(settings.radius),
         margin=settings.margin,
         cells=settings.cells,
         evaluation_images=16,
@@ -225,7 +226,7 @@ def _pairs(colour_jitter: float, vegetation_jitter: float) -> DensePairs:
     return replace(PAIRS, photometry=photometry)
 
 
-def _given(value: Value | None) -> Value:
+def _filled_in(value: Value | None) -> Value:
     if value is None:
         raise TypeError("a setting that no rule fills in")
     return value
@@ -281,7 +282,7 @@ def train_rasters(
             _LOG.info("The scene is read at a resolution %d times coarser, of about 0.8 m.", reduce)
     data = DataConfig(
         "rasters",
-        scenes=tuple(str(Path(scene).absolute()) if Path(scene).exists() else scene for scene in scenes),
+        scenes=tuple(map(absolute_path, scenes)),
         labels=tuple(str(Path(label).absolute()) for label in labels),
         label_classes=tuple(label_class),
         bands=settings.bands,

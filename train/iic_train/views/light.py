@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from iic_train.models.layers import band_slices
-from iic_train.views.draw import Draw, constant
 from iic_train.views.photometry import RED_SHARE
+from iic_train.views.random_numbers import Draw, constant
 from iic_train.views.settings import Light
 
 AIR = {"blue": 1.0, "green": 0.5, "red": 0.3, "nir": 0.08}

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from iic_train.views.draw import Draw, constant
 from iic_train.views.photometry import ValueNumbers, apply_values, draw_values
+from iic_train.views.random_numbers import Draw, constant
 from iic_train.views.settings import DensePairs, ImagePairs
 
 

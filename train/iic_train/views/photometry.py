@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from iic_train.models.layers import LUMINANCE, band_slices
-from iic_train.views.draw import Draw, constant, normal
+from iic_train.views.random_numbers import Draw, constant, normal
 from iic_train.views.settings import Photometry
 
 Operation = Callable[[Tensor, Tensor], Tensor]

@@ -15,7 +15,9 @@ from iic_geotools.cli import (
     shell,
     show_progress,
 )
-from iic_geotools.cli.map.options import MapFile, print_table
+from iic_geotools.cli.map.options import MapFile
+from iic_geotools.cli.options import LabelField
+from iic_geotools.cli.tables import print_table
 
 if TYPE_CHECKING:
     from iic_geotools.products.assessment.draw import Draw
@@ -42,14 +44,7 @@ def assess(
     seed: Annotated[
         int, typer.Option(help="With --draw: the number that decides which places are drawn.")
     ] = 0,
-    label_field: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FIELD",
-            help="The field that holds the class. By default the only one, or one named class.",
-            show_default=False,
-        ),
-    ] = None,
+    label_field: LabelField = None,
     design: Annotated[
         Literal["stratified", "simple"],
         typer.Option(

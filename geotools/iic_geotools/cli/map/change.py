@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from iic_geotools.cli import Overwrite, ProgressJson, Quiet, Traceback, Verbose, shell, show_progress
-from iic_geotools.cli.map.options import print_table
+from iic_geotools.cli.tables import print_table
 
 if TYPE_CHECKING:
     from iic_geotools.products.transitions import Transitions

@@ -20,7 +20,7 @@ Floats = NDArray[np.float64]
 Z = 1.959963984540054
 """Standard errors to each side of an estimate that a 95 % confidence interval reaches."""
 LEAST = 2
-"""Samples of a stratum without which its variance cannot be estimated."""
+"""The fewest samples of a stratum from which its variance can be estimated."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def most_errors(count: int) -> float:
 
 
 def usable_strata(counts: Counts) -> NDArray[np.bool_]:
-    """Which classes of the map have samples enough to estimate a variance."""
+    """Which classes of the map have enough samples to estimate a variance."""
     return np.asarray(counts.sum(1) >= LEAST)
 
 

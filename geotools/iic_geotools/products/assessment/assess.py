@@ -9,11 +9,18 @@ from typing import get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from iic_geotools.classmap.class_map import ClassMap, check_placed, open_map
 from iic_geotools.classmap.classes import MapClass
 from iic_geotools.classmap.provenance import labels_to_beware_of
-from iic_geotools.classmap.reading import ClassMap, check_placed, open_map
 from iic_geotools.errors import OutputError, SceneError, UsageError
-from iic_geotools.files import check_folder, check_name, write_atomically
+from iic_geotools.files import (
+    check_absent,
+    check_apart,
+    check_folder,
+    check_name,
+    check_suffix,
+    write_atomically,
+)
 from iic_geotools.products.areas import ClassAreas, class_areas
 from iic_geotools.products.assessment.accuracy import (
     LEAST,
@@ -56,7 +63,7 @@ def assess_map(
         map: The map.
         samples: Points with a class field, in any CRS; those without a class are left out.
         label_field: The field that holds the class; by default the only one, or one with a usual name.
-        design: "stratified", or "simple" for a simple random sample whose estimates shall not use the map's areas.
+        design: "stratified", or "simple" for a simple random sample whose estimates must not use the map's areas.
         reports: Files to write, each .html, .json or .csv.
         overwrite: Whether to replace files that exist.
 
@@ -80,18 +87,14 @@ def assess_map(
 
 
 def _check_reports(files: Sequence[Path], inputs: Sequence[Path], overwrite: bool) -> None:
-    resolved = [file.resolve() for file in files]
-    if len(set(resolved)) < len(resolved):
-        raise UsageError("Two reports have the same name; give each a name of its own.")
     for file in files:
         check_name(file)
-        if file.suffix.lower() not in REPORTS:
-            raise UsageError(f"`reports` must end in {' or '.join(REPORTS)}, not {file.name}.")
-        if file.resolve() in {path.resolve() for path in inputs}:
-            raise UsageError(f"{file} is an input; give the report another name.")
+        check_suffix(file, REPORTS, "reports")
+    check_apart(files, inputs)
+    for file in files:
         check_folder(file)
-        if file.exists() and not overwrite:
-            raise OutputError(f"{file} exists; give another name, or `overwrite` to replace it.")
+    if not overwrite:
+        check_absent(*files)
 
 
 def _assess(

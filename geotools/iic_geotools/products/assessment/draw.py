@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from iic_geotools.classmap.class_map import ClassMap, check_placed, open_map, values_by_name
 from iic_geotools.classmap.classes import NODATA
-from iic_geotools.classmap.reading import ClassMap, check_placed, open_map, values_by_name
 from iic_geotools.errors import OutputError, SceneError, UsageError
 from iic_geotools.files import check_folder, check_name
 from iic_geotools.products.areas import ClassAreas, PixelAreas, class_areas

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from iic_geotools.classmap.class_map import ClassMap, values_by_name
 from iic_geotools.classmap.classes import NODATA
 from iic_geotools.classmap.provenance import read_places
-from iic_geotools.classmap.reading import ClassMap, values_by_name
 from iic_geotools.errors import SceneError
 from iic_geotools.scene.points import LONGITUDE_LATITUDE, ClassPoints, to_pixels, transform_points
 from iic_geotools.tiling import Rect
@@ -54,7 +54,7 @@ def place_samples(points: ClassPoints, path: Path, class_map: ClassMap) -> Sampl
         SceneError: No sample counts, one has a class that the map does not have, or two of one pixel differ.
     """
     if points.crs is None:
-        raise SceneError(f"The samples {path} have no CRS, so that they have no place; save them with one.")
+        raise SceneError(f"The samples {path} have no CRS, so they cannot be placed; save them with one.")
     grid, crs = class_map.grid, class_map.grid.crs
     columns, rows = to_pixels(*points.on(crs or points.crs), grid)
     labelled = np.array([bool(name) for name in points.classes], bool)
@@ -128,7 +128,7 @@ def _read_at(pixels: Ints, class_map: ClassMap) -> Ints:
 
 
 def _count_clicks(pixels: Ints, class_map: ClassMap) -> int:
-    """Number of samples on or beside whose pixel a point lies that named the model of the map."""
+    """Number of samples whose pixel, or one beside it, holds a point that named the map's model."""
     crs = class_map.grid.crs
     places = np.array(read_places(class_map.tags))
     if not len(places) or crs is None:

@@ -2,20 +2,18 @@
 
 import io
 import struct
-import warnings
 import zlib
 from base64 import b64encode
 from collections.abc import Sequence
+from functools import partial
 from hashlib import sha256
 from html import escape
 from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
-import rasterio
 from PIL import Image
-from rasterio.errors import NodataShadowWarning, NotGeoreferencedWarning, RasterioError
-from rasterio.windows import Window
+from rasterio.errors import RasterioError
 
 from iic_geotools.classmap.classes import NODATA, MapClass
 from iic_geotools.errors import OutputError, SceneError, UsageError
@@ -24,11 +22,9 @@ from iic_geotools.products.areas import ClassArea, ClassAreas, class_areas
 from iic_geotools.products.pictures import (
     EMPTY,
     Bytes,
-    map_values,
-    metres_per_pixel,
     palette,
     percent,
-    scene_picture,
+    read_pictures,
 )
 from iic_geotools.tiling import Rect
 
@@ -37,7 +33,7 @@ SIDE = 2048
 """The longest side in pixels of the pictures in a page: larger scenes are reduced."""
 _QUALITY = 85
 _OPACITY = 0.6
-# Square metres from which on areas are given in this unit.
+# Square metres from which areas are given in this unit.
 _UNITS = ((1e9, 1e6, "km²"), (1e4, 1e4, "ha"), (0.0, 1.0, "m²"))
 
 
@@ -111,28 +107,19 @@ def web_page(
         SceneError: Scene or map cannot be read.
     """
     try:
-        with warnings.catch_warnings():
-            # Neither warning matters for a picture.
-            warnings.simplefilter("ignore", NotGeoreferencedWarning)
-            warnings.simplefilter("ignore", NodataShadowWarning)
-            with rasterio.open(scene_path) as scene, rasterio.open(map_path) as labels:
-                size = _reduced_size(labels.width, labels.height, side)
-                covered = region or Rect(0, 0, scene.width, scene.height)
-                window = Window(covered.col, covered.row, covered.width, covered.height)
-                photograph = _jpeg(scene_picture(scene, window, size, bidx))
-                drawing = _indexed_png(map_values(labels, size), classes)
-                reduced = size != (labels.width, labels.height)
-                metres = metres_per_pixel(labels, size[0])
+        pictures = read_pictures(scene_path, map_path, partial(_reduced_size, side=side), bidx, region)
         areas = areas or class_areas(map_path, classes)
     except RasterioError as error:
         raise SceneError(f"No page can be made: {error}") from error
     notes = [note] if note else []
-    if reduced:
+    if pictures.reduced:
+        height, width = pictures.values.shape
         notes.append(
-            f"The pictures are reduced to {size[0]} x {size[1]} pixels; areas are those of the whole map."
+            f"The pictures are reduced to {width} x {height} pixels; areas are those of the whole map."
         )
-    pictures = _picture("scene", "image/jpeg", photograph) + _picture("map", "image/png", drawing)
-    return _document(title or map_path.name, pictures, metres, _legend(areas, classes), notes)
+    elements = _picture("scene", "image/jpeg", _jpeg(pictures.scene))
+    elements += _picture("map", "image/png", _indexed_png(pictures.values, classes))
+    return _document(title or map_path.name, elements, pictures.metres, _legend(areas, classes), notes)
 
 
 def embed(page: str, height: int = 480) -> str:

@@ -8,14 +8,15 @@ from pathlib import Path
 
 from iic_geotools.errors import ModelError, OutputError, UsageError
 from iic_geotools.files import CACHE_VARIABLE, cache_folder, write_atomically
-from iic_runtime.model.file import ENGINE_SUFFIX, ModelFile
+from iic_runtime.model.engine_card import ENGINE_SUFFIX
+from iic_runtime.model.file import ModelFile
 from iic_runtime.model.remote.address import DIGEST, Address, is_address
 from iic_runtime.model.remote.collection import Collection
 from iic_runtime.model.select import INDEX_VARIABLE
 
 _LOG = logging.getLogger(__name__)
 MAX_MODEL = 512 << 20
-"""The most bytes that a model may have that is downloaded."""
+"""The most bytes that a downloaded model may have."""
 
 
 def get_model(model: str, *, index: str | os.PathLike[str] | None = None, refresh: bool = False) -> ModelFile:

@@ -10,9 +10,10 @@ from urllib.parse import quote, unquote, urljoin
 
 from iic_geotools.classmap.classes import MAX_NAME
 from iic_geotools.errors import ModelError, OutputError, UsageError
-from iic_geotools.files import write_atomically
+from iic_geotools.files import check_suffix, write_atomically
 from iic_runtime.model.card import MAX_TEXT
-from iic_runtime.model.file import ENGINE_SUFFIX, ModelFile
+from iic_runtime.model.engine_card import ENGINE_SUFFIX
+from iic_runtime.model.file import ModelFile
 from iic_runtime.model.remote.address import DIGEST, Address, is_address
 from iic_runtime.model.select import resolution_range
 
@@ -176,8 +177,7 @@ def write_index(models: Sequence[str | os.PathLike[str]], out: str | os.PathLike
         OutputError: The index cannot be written.
     """
     index = Path(out)
-    if index.suffix.lower() != ".json":
-        raise UsageError(f"`out` must end in .json, not {index.name}.")
+    check_suffix(index, (".json",), "out")
     entries: dict[str, Entry] = {}
     for name in models:
         file = Path(name).resolve()

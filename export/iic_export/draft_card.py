@@ -1,0 +1,137 @@
+"""The card of an exported model, as far as its run tells it: classes, origin, accuracy on places left out."""
+
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from iic_export.name_clusters import NamedClusters
+from iic_export.trained_head import TrainedHead
+from iic_geotools.classmap.classes import MAX_CLASSES, MapClass, distinct_colours
+from iic_geotools.errors import UsageError
+from iic_runtime.model.card import Card, FeatureGroup, Origin
+from iic_train.finetune.heldout_figures import held_out_figures
+
+RECORDED_PACKAGES = ("iic-edge", "torch", "onnx", "onnxscript", "onnxruntime", "numpy")
+"""Packages whose versions the card records."""
+LEFT_OUT = "places left out in turn"
+"""Where a run that learnt from labels measures how good it is."""
+
+
+def draft_card(
+    head: TrainedHead,
+    name: str,
+    attribution: str = "",
+    licence: str = "",
+    named: NamedClusters | None = None,
+    gsd_range: tuple[float, float] | None = None,
+) -> Card:
+    """Draft the card of a head: all but what only the finished graph can tell.
+
+    Args:
+        head: The head to export.
+        name: Name of the model.
+        attribution: Whose data the run was trained on; by default what the run says.
+        licence: Licence of that data; by default what the run says.
+        named: The classes that labels made of its clusters, if there are any.
+        gsd_range: Ground sample distances that the model is meant for; by default those that it was trained at.
+    """
+    network, config = head.network, head.network.config
+    dense = head.config.dense
+    origin = Origin(
+        run=head.run.id,
+        subhead=head.sub_head,
+        chosen_by=head.chosen_by,
+        loss=head.loss,
+        data=attribution or str(head.run.data.get("attribution", "")) or _data_name(head),
+        licence=licence or str(head.run.data.get("licence", "")),
+        labels=_labels_seen(head),
+    )
+    return Card(
+        name=name,
+        task="segmentation" if dense else "clustering",
+        bands=config.channels,
+        classes=_classes(head) if named is None else named.classes,
+        halo=network.halo if dense else 0,
+        stride=network.stride if dense else 1,
+        memory_per_pixel=1,
+        dtype=head.dtype,
+        offset=config.offset,
+        scale=config.scale,
+        rescale="auto" if head.config.data.rescale == "auto" else None,
+        values="reflectance" if head.config.data.rescale == "reflectance" else None,
+        gsd=head.run.data.get("gsd"),
+        gsd_range=gsd_range or _trained_gsd_range(head),
+        features=tuple(FeatureGroup(*group) for group in getattr(network.trunk, "feature_groups", ())),
+        origin=origin,
+        accuracy=_held_out_accuracy(head),
+        reliability=_reliability(head),
+        packages=_package_versions(),
+    )
+
+
+def _classes(head: TrainedHead) -> tuple[MapClass, ...]:
+    """The classes that a run has learnt from labels, or its clusters."""
+    if head.classes:
+        return tuple(map(MapClass, head.classes, distinct_colours(len(head.classes))))
+    learnt = head.config.finetune
+    if learnt is None:
+        return _unnamed_classes(head.network.config.clusters_b)
+    return tuple(map(MapClass, learnt.classes, learnt.colours or distinct_colours(len(learnt.classes))))
+
+
+def _labels_seen(head: TrainedHead) -> str:
+    if head.classes:
+        return f"the training part of {head.config.data.name}"
+    learnt = head.config.finetune
+    if learnt is None:
+        return ""
+    files = [Path(label).name for source in learnt.sources for label in source.labels]
+    named = ", ".join(files[:3]) + (f" and {len(files) - 3} more files" if len(files) > 3 else "")
+    return f"{named or 'rules'} ({', '.join(dict.fromkeys(source.name for source in learnt.sources))})"
+
+
+def _held_out_accuracy(head: TrainedHead) -> dict[str, dict[str, float]]:
+    """What the run measured on places that it left out in turn; nothing if it measured nothing."""
+    figures = held_out_figures(head.run)
+    if figures is None:
+        return {}
+    return {LEFT_OUT: {name: round(figures[name], 4) for name in ("accuracy", "mean_iou")}}
+
+
+def _reliability(head: TrainedHead) -> dict[str, float | str]:
+    figures = held_out_figures(head.run)
+    return {} if figures is None else {"ece": round(figures["calibration_error"], 4), "measured_on": LEFT_OUT}
+
+
+def _unnamed_classes(count: int) -> tuple[MapClass, ...]:
+    """Classes for clusters that nobody has named.
+
+    Raises:
+        UsageError: There are more clusters than a map can hold.
+    """
+    if count > MAX_CLASSES:
+        raise UsageError(
+            f"The run has {count} clusters, but a map holds at most {MAX_CLASSES}; train with fewer, or name them "
+            "with `labels`."
+        )
+    return tuple(MapClass(f"cluster {label}", colour) for label, colour in enumerate(distinct_colours(count)))
+
+
+def _package_versions() -> dict[str, str]:
+    """Versions of the packages that a model is made with."""
+    versions = {}
+    for package in RECORDED_PACKAGES:
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return versions
+
+
+def _trained_gsd_range(head: TrainedHead) -> tuple[float, float] | None:
+    gsd_range = head.run.data.get("gsd_range")
+    return None if gsd_range is None else (gsd_range[0], gsd_range[1])
+
+
+def _data_name(head: TrainedHead) -> str:
+    data = head.config.data
+    return ", ".join(Path(scene).name for scene in data.scenes) if data.scenes else data.name

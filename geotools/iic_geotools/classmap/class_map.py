@@ -1,0 +1,156 @@
+"""A class map that is read: its grid, the names and colours of its classes, its pixels."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import rasterio
+from rasterio.errors import RasterioError
+from rasterio.windows import Window
+
+from iic_geotools.classmap.classes import MAX_CLASSES, NODATA, MapClass, distinct_colours
+from iic_geotools.errors import SceneError
+from iic_geotools.gdal import network_options
+from iic_geotools.geobox import GeoBox
+from iic_geotools.scene.info import cause, open_raster
+from iic_geotools.scene.labels import category_names
+from iic_geotools.scene.source_files import identify_sources
+from iic_geotools.tiling import Rect
+
+CACHE_BYTES = 64 << 20
+"""Size of GDAL's block cache while a map is open; by default it would be a twentieth of the memory."""
+Bytes = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class ClassMap:
+    """A map that is open for reading.
+
+    Attributes:
+        path: Path of the map.
+        dataset: The open dataset.
+        grid: Its grid.
+        classes: The classes of the values 0, 1, ...
+        tags: Its metadata.
+        has_names: Whether the map names its classes.
+    """
+
+    path: Path
+    dataset: Any
+    grid: GeoBox
+    classes: tuple[MapClass, ...]
+    tags: Mapping[str, str]
+    has_names: bool
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the classes."""
+        return [map_class.name for map_class in self.classes]
+
+    def read(self, rect: Rect) -> Bytes:
+        """Read the values of a rectangle.
+
+        Raises:
+            SceneError: The pixels cannot be read, or have a value without a class.
+        """
+        return read_values(self.dataset, rect, len(self.classes), self.path)
+
+
+def read_values(dataset: Any, rect: Rect, classes: int, path: Path) -> Bytes:
+    """Read the values of a rectangle of an open dataset, which may be a view of a map on another grid.
+
+    Args:
+        dataset: The open dataset.
+        rect: The rectangle.
+        classes: Number of classes of the map.
+        path: Path of the map, for errors.
+
+    Raises:
+        SceneError: The pixels cannot be read, or have a value without a class.
+    """
+    try:
+        values: Bytes = dataset.read(1, window=Window(rect.col, rect.row, rect.width, rect.height))
+    except RasterioError as error:
+        raise SceneError(f"The map {path} cannot be read: {cause(error)}.") from error
+    unnamed = values[(values >= classes) & (values != NODATA)]
+    if unnamed.size:
+        raise SceneError(
+            f"The map {path} has the value {unnamed[0]}, and its legend names {classes} classes; keep the map and its "
+            ".aux.xml file together."
+        )
+    return values
+
+
+@contextmanager
+def open_map(path: Path) -> Iterator[ClassMap]:
+    """Open a map: one band of bytes in which 255 is nodata.
+
+    The names of the classes are those of the map's sidecar. A map without names has the classes "class 0", "class 1",
+    ... to 253, so that maps of other programs can be read too.
+
+    Args:
+        path: Path of the map.
+
+    Raises:
+        SceneError: It cannot be read, or is not a map of classes.
+    """
+    identify_sources(str(path))  # refuses addresses in local files before GDAL looks at them
+    options = {"GDAL_CACHEMAX": CACHE_BYTES, **network_options(str(path))}
+    with rasterio.Env(**options), open_raster(str(path)) as dataset:
+        if dataset.count != 1 or dataset.dtypes[0] != "uint8":
+            raise SceneError(
+                f"{path} has {dataset.count} bands of {dataset.dtypes[0] if dataset.count else 'nothing'}, and a map "
+                "has one of uint8; give a map of classes."
+            )
+        if dataset.nodata not in (None, NODATA):
+            raise SceneError(
+                f"{path} has the nodata value {dataset.nodata:g}, and maps have {NODATA}; convert it, e.g. with "
+                f"gdalwarp -dstnodata {NODATA}."
+            )
+        names = category_names(path)[:MAX_CLASSES]
+        classes = _make_classes(names or [""] * MAX_CLASSES, dataset)
+        yield ClassMap(path, dataset, GeoBox.of(dataset), classes, dataset.tags(), bool(names))
+
+
+def _make_classes(names: Sequence[str], dataset: Any) -> tuple[MapClass, ...]:
+    try:
+        table: dict[int, tuple[int, ...]] = dataset.colormap(1)
+    except ValueError:
+        table = {}
+    palette = distinct_colours(len(names))
+    return tuple(
+        MapClass(
+            name or f"class {value}",
+            "#{:02x}{:02x}{:02x}".format(*table[value][:3]) if value in table else palette[value],
+        )
+        for value, name in enumerate(names)
+    )
+
+
+def values_by_name(class_map: ClassMap) -> dict[str, int]:
+    """The value of each class.
+
+    Raises:
+        SceneError: Two classes have one name.
+    """
+    names = class_map.names
+    for name in names:
+        if names.count(name) > 1:
+            raise SceneError(f"The map {class_map.path} has two classes called {name}; rename one of them.")
+    return {name: value for value, name in enumerate(names)}
+
+
+def check_placed(class_map: ClassMap) -> None:
+    """Refuse a map that cannot be placed on the ground.
+
+    Raises:
+        SceneError: The map has no CRS, or no transform.
+    """
+    if class_map.grid.crs is None:
+        raise SceneError(
+            f"The map {class_map.path} has no CRS, so its pixels cannot be placed; set one, e.g. with gdal_edit.py."
+        )

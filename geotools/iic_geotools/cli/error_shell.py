@@ -1,0 +1,112 @@
+"""The shell around every command: errors as sentences and exit codes, verbosity.
+
+Library errors name arguments in backticks, and the shell prints those that the running command knows as options:
+"`min_area` needs `polygons`." becomes "--min-area needs --polygons.".
+"""
+
+import logging
+import re
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, TextIO
+
+import typer
+
+from iic_geotools.cli.app import INTERRUPTED
+from iic_geotools.cli.streams import open_standard_streams, print_error, print_unexpected, printable, write
+from iic_geotools.errors import IICError, MissingPackageError, UsageError
+
+# Packages that commands import only when they run, and the extra that brings each of them.
+_EXTRAS = {"torch": "train", "torchvision": "train", "safetensors": "train", "scipy": "train"}
+_EXTRAS |= {"pyogrio": "vector", "shapely": "vector"}
+_ARGUMENT = re.compile(r"`([a-z][a-z0-9_]*)`")
+_running: ContextVar[typer.Context | None] = ContextVar("_running", default=None)
+
+
+def remember_command(context: typer.Context, value: bool) -> bool:
+    """Keep the running command's context for the shell, which names options in errors."""
+    _running.set(context)
+    return value
+
+
+@contextmanager
+def shell(verbose: bool = False, quiet: bool = False, traceback: bool = False) -> Iterator[None]:
+    """Run the body of a command: print errors as sentences and turn them into exit codes.
+
+    The exit code is 2 for wrong usage, 130 if the user interrupts the command, and 1 for other errors, among them those
+    that nobody has foreseen. Log messages of this project are printed on standard error, above a progress bar if
+    there is one.
+
+    Args:
+        verbose: Print debug messages too.
+        quiet: Print only warnings and errors.
+        traceback: Raise errors instead of printing them.
+    """
+    open_standard_streams()
+    _set_up_logging(logging.DEBUG if verbose else logging.WARNING if quiet else logging.INFO)
+    try:
+        yield
+    except IICError as error:
+        if traceback:
+            raise
+        print_error(as_options(str(error)))
+        raise typer.Exit(2 if isinstance(error, UsageError) else 1) from error
+    except ModuleNotFoundError as error:
+        extra = _EXTRAS.get((error.name or "").partition(".")[0])
+        if traceback:
+            raise
+        if extra is None:
+            print_unexpected(error)
+        else:
+            print_error(str(MissingPackageError.for_extra(error.name or "", extra)))
+        raise typer.Exit(1) from error
+    except KeyboardInterrupt as error:
+        write(sys.stderr, "Interrupted.\n")
+        raise typer.Exit(INTERRUPTED) from error
+    except Exception as error:
+        # How typer and click end a command, not an error of it.
+        if traceback or hasattr(error, "exit_code") or isinstance(error, typer.Abort):
+            raise
+        print_unexpected(error)
+        raise typer.Exit(1) from error
+    finally:
+        _running.set(None)
+
+
+def as_options(message: str) -> str:
+    """Replace backticked arguments of the running command by its options; leave other backticked words alone."""
+    options = _option_names()
+    return _ARGUMENT.sub(lambda match: options.get(match[1], match[0]), message)
+
+
+def _option_names() -> dict[str, str]:
+    """How the parameters of the running command are written on the command line."""
+    import click  # rio's; typer may bring one of its own
+
+    context: Any = click.get_current_context(silent=True) or _running.get()
+    if context is None:
+        return {}
+    names = {}
+    for parameter in context.command.params:
+        positional = parameter.param_type_name == "argument"
+        names[parameter.name] = parameter.name.upper() if positional else max(parameter.opts, key=len)
+    return names
+
+
+class _CurrentStderr(logging.StreamHandler[TextIO]):
+    """Writes to what standard error is at the moment: a progress bar replaces it to print above itself."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        write(sys.stderr, printable(as_options(self.format(record))) + "\n")
+
+
+def _set_up_logging(level: int) -> None:
+    logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[_CurrentStderr()], force=True)
+    for room in ("iic_geotools", "iic_runtime", "iic_train", "iic_export"):
+        logging.getLogger(room).setLevel(level)
+    # These warnings of rasterio point into its own code; our messages say where a missing georeference matters.
+    for message in ("Dataset has no geotransform", "The given matrix is equal to Affine.identity"):
+        warnings.filterwarnings("ignore", message=message)

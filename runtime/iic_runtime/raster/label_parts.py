@@ -1,0 +1,216 @@
+"""Scene to parts: while one tile is computed, the next ones are read and the last part is written."""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from threading import local
+from typing import TypeVar
+
+import numpy as np
+import rasterio
+
+from iic_geotools.classmap.classes import NODATA
+from iic_geotools.scene.scene import Pixels, Scene
+from iic_geotools.tiling import Part, Tile
+from iic_runtime.engine.base import LabelArray
+from iic_runtime.raster.part_folder import PartFolder
+from iic_runtime.raster.plan import Plan
+from iic_runtime.segmenter import Segmentation, Segmenter, group_by_shape
+
+T = TypeVar("T")
+R = TypeVar("R")
+OnTile = Callable[[Tile, bool], None]
+LabelParts = Callable[[Plan, Sequence[Part], PartFolder, Segmenter, OnTile], None]
+Content = dict[str, LabelArray]
+
+GPU_READERS = 4
+PARTS_IN_FLIGHT = 2
+# 255 is nodata in every map, so the highest confidence in a map is 254.
+MAX_CONFIDENCE = NODATA - 1
+# Handles of readers that were still reading when the user interrupted the run; the end of the process closes them.
+_abandoned: list[ExitStack] = []
+
+
+def confidence_layer(result: Segmentation) -> LabelArray:
+    """Return the confidence as maps hold it: 255 where there is no data, and nowhere else."""
+    return np.where(result.labels == NODATA, np.uint8(NODATA), np.minimum(result.confidence, MAX_CONFIDENCE))
+
+
+def label_parts(
+    plan: Plan, parts: Sequence[Part], folder: PartFolder, segmenter: Segmenter, on_tile: OnTile
+) -> None:
+    """Label parts and write them.
+
+    Args:
+        plan: The plan of the run.
+        parts: The parts to write, in this order.
+        folder: The folder that they are written to.
+        segmenter: The plan's model.
+        on_tile: Called after each tile with the tile and whether it held data and was run.
+
+    Raises:
+        IICError: A read, a run or a write failed. Parts that were written before stay; those in progress are lost.
+    """
+    # One reader keeps GDAL's block cache warm for neighbouring tiles; only a GPU outruns it.
+    readers = 1 if segmenter.spec.on_cpu else GPU_READERS
+    with (
+        _open_scenes(plan) as scene,
+        _pool(readers, plan.gdal_options, patient=False) as reader,
+        _pool(1) as writer,
+    ):
+        tiles = (tile for part in parts for tile in part.tiles)
+        reads = _read_ahead(
+            reader, lambda tile: _read(scene(), plan, tile), tiles, segmenter.spec.batch + readers
+        )
+        pending: deque[Future[None]] = deque()
+        canvases = _Canvases(plan.layers)
+
+        def write(index: int, content: Content | None) -> None:
+            folder.write(index, content)
+            canvases.give_back(content)
+
+        for part in parts:
+            content = _label(plan, part, islice(reads, len(part.tiles)), canvases, segmenter, on_tile)
+            if len(pending) >= PARTS_IN_FLIGHT:
+                pending.popleft().result()
+            pending.append(writer.submit(write, part.index, content))
+        for future in pending:
+            future.result()
+
+
+class _Canvases:
+    """Arrays that parts are painted on, used repeatedly: fresh memory costs more time than the painting."""
+
+    def __init__(self, layers: tuple[str, ...]) -> None:
+        self._layers = layers
+        self._free: deque[Content] = deque()
+
+    def take(self, shape: tuple[int, int]) -> Content:
+        """Return one blank array per layer."""
+        if self._free and self._free[0]["labels"].shape == shape:
+            content = self._free.popleft()
+        else:
+            content = {layer: np.empty(shape, np.uint8) for layer in self._layers}
+        for values in content.values():
+            values.fill(NODATA)
+        return content
+
+    def give_back(self, content: Content | None) -> None:
+        """Take arrays back that are no longer needed."""
+        if content is not None and len(self._free) < PARTS_IN_FLIGHT:
+            self._free.append(content)
+
+
+@dataclass(frozen=True)
+class _Read:
+    """A tile and the pixels that were read for it; None if there is nothing to label."""
+
+    tile: Tile
+    pixels: Pixels | None
+
+
+def _read(scene: Scene, plan: Plan, tile: Tile) -> _Read:
+    nothing = _Read(tile, None)
+    area = plan.tile_area
+    if not scene.may_hold_data(tile.core):
+        return nothing
+    inside = None if area is None else area.inside(tile.core)
+    if inside is not None and not inside.any():
+        return nothing
+    pixels = scene.read(tile.read)
+    valid = pixels.valid
+    if inside is not None and not inside.all():
+        # Pixels outside the area still serve as context: they keep their values and only lose their label.
+        valid = np.ones(pixels.values.shape[1:], bool) if valid is None else valid
+        valid[tile.crop] &= inside
+    if valid is not None and not valid[tile.crop].any():
+        return nothing
+    return _Read(tile, Pixels(pixels.values, valid))
+
+
+def _label(
+    plan: Plan,
+    part: Part,
+    reads: Iterable[_Read],
+    canvases: _Canvases,
+    segmenter: Segmenter,
+    on_tile: OnTile,
+) -> Content | None:
+    """Return the layers of a part; None if it holds no data at all."""
+    content: Content | None = None
+    confidence = "confidence" in plan.layers or plan.unsure is not None
+    for group in group_by_shape(_with_data(reads, on_tile), lambda read: read[0].read, segmenter.spec.batch):
+        tiles, pixels = [tile for tile, _ in group], [tile_pixels for _, tile_pixels in group]
+        if content is None:
+            content = canvases.take((part.rect.height, part.rect.width))
+        for tile, result in zip(tiles, segmenter.run(tiles, pixels, confidence), strict=True):
+            place = tile.core.relative_to(part.rect).slices
+            content["labels"][place] = result.labels if plan.unsure is None else plan.unsure.mark(result)
+            if "confidence" in content:
+                content["confidence"][place] = confidence_layer(result)
+            on_tile(tile, True)
+    return content
+
+
+def _with_data(reads: Iterable[_Read], on_tile: OnTile) -> Iterator[tuple[Tile, Pixels]]:
+    """Yield the tiles with something to label, and report the others."""
+    for read in reads:
+        if read.pixels is None:
+            on_tile(read.tile, False)
+        else:
+            yield read.tile, read.pixels
+
+
+@contextmanager
+def _open_scenes(plan: Plan) -> Iterator[Callable[[], Scene]]:
+    """Yield a function that returns the calling thread's own handle on the scene."""
+    thread = local()
+    with ExitStack() as handles:
+
+        def scene() -> Scene:
+            if not hasattr(thread, "scene"):
+                thread.scene = handles.enter_context(plan.reading.open())
+            handle: Scene = thread.scene
+            return handle
+
+        try:
+            yield scene
+        except KeyboardInterrupt:
+            # A reader may still wait for a server: its handle must not be closed under it.
+            _abandoned.append(handles.pop_all())
+            raise
+
+
+@contextmanager
+def _pool(
+    threads: int, gdal_options: Mapping[str, int | str] | None = None, patient: bool = True
+) -> Iterator[ThreadPoolExecutor]:
+    """Yield a pool that drops what it has not begun if the block fails, with options of GDAL for its threads.
+
+    Unless it is `patient`, an interrupt does not wait for what it has begun.
+    """
+    # GDAL's options are set per thread, and those of this one may not be seen by the others.
+    pool = ThreadPoolExecutor(threads, initializer=lambda: rasterio.env.defenv(**(gdal_options or {})))
+    wait = True
+    try:
+        yield pool
+    except KeyboardInterrupt:
+        wait = patient
+        raise
+    finally:
+        pool.shutdown(wait=wait, cancel_futures=True)
+
+
+def _read_ahead(
+    pool: ThreadPoolExecutor, function: Callable[[T], R], items: Iterable[T], depth: int
+) -> Iterator[R]:
+    """Yield results in order; the pool computes them up to `depth` items ahead of their use."""
+    source = iter(items)
+    futures = deque(pool.submit(function, item) for item in islice(source, depth))
+    while futures:
+        result = futures.popleft().result()
+        futures.extend(pool.submit(function, item) for item in islice(source, 1))
+        yield result

@@ -1,0 +1,228 @@
+"""How a scene is read for a model: which of its bands, from which values, at which resolution."""
+
+import logging
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from affine import Affine
+from numpy.typing import NDArray
+
+from iic_geotools.errors import ModelError, SceneError
+from iic_geotools.geobox import GeoBox
+from iic_geotools.scene.bands import list_bands, match_bands, named_bands
+from iic_geotools.scene.info import SceneInfo
+from iic_geotools.scene.reflectance import reflectance_of
+from iic_geotools.scene.rescaling import Pair, Rescale, parse_rescale, robust_ranges
+from iic_geotools.scene.scene import SceneSource, value_sample
+from iic_runtime.model.card import Card, check_reflectance_applies
+from iic_runtime.model.select import describe_misfit, ground_resolution, matching_size
+
+_LOG = logging.getLogger(__name__)
+# Eight pixels for one on each side: still finer ones cost much and show nothing.
+MOST_REFINED = 64
+# How far from a whole number of pixels a factor may be: what a projection or rounded coordinates change.
+WHOLE = 0.01
+# Values that mean the same in both types, so that there is nothing to rescale.
+_SAME_MEANING = {("float64", "float32"), ("float16", "float32")}
+
+
+def choose_reading(
+    info: SceneInfo,
+    card: Card,
+    *,
+    bands: Sequence[str | int] | None = None,
+    nodata: float | None = None,
+    rescale: str | None = None,
+    reflectance: Pair | None = None,
+    match_gsd: bool | None = None,
+) -> SceneSource:
+    """Choose how a scene is read for a model.
+
+    Args:
+        info: What is known about the scene.
+        card: The card of the model.
+        bands: The scene's bands for those of the model, by name or number; by default matched by name.
+        nodata: The scene's nodata value; by default the one in the file.
+        rescale: "MIN,MAX", "auto" or "off"; by default as the card says.
+        reflectance: Scale and offset that turn values into reflectance; by default as the scene says.
+        match_gsd: Whether to read the scene at the model's ground sample distance; by default if it is finer than
+            what the model is made for.
+
+    Raises:
+        IICError: The scene does not suit the model, or an argument does not suit them.
+    """
+    bidx = choose_bands(info, card, bands)
+    if any(info.interpretations[band - 1] == "palette" for band in bidx):
+        raise SceneError(
+            f"{info.title} is a paletted image; expand it to colours first, e.g. with gdal_translate -expand rgb."
+        )
+    source = SceneSource(
+        path=info.path,
+        bidx=bidx,
+        dtype=card.dtype,
+        nodata=info.nodata_of(bidx) if nodata is None else nodata,
+        masked=info.has_mask(bidx) and (nodata is None or info.mask_given),
+        fill=card.offset,
+        name=info.name,
+    )
+
+    def measure(skip_empty: bool) -> NDArray[Any]:
+        return value_sample(source, info, skip_empty=skip_empty)
+
+    return replace(
+        source,
+        rescale=choose_rescale(info, bidx, card, measure, rescale, reflectance),
+        grid=_choose_grid(info, card, match_gsd),
+    )
+
+
+def choose_bands(info: SceneInfo, card: Card, bands: Sequence[str | int] | None = None) -> tuple[int, ...]:
+    """Return the scene's band, counted from 1, for each band of the model, in the model's order.
+
+    Args:
+        info: What is known about the scene.
+        card: The card of the model.
+        bands: Bands of the scene by name or number; by default those that have the names of the model's bands.
+
+    Raises:
+        UsageError: `bands` does not fit the model.
+        SceneError: A band is missing, or two bands have the same name.
+    """
+    if bands is None:
+        _check_band_names(info, card)
+    return match_bands(card.bands, info.descriptions, info.interpretations, bands)
+
+
+def _check_band_names(info: SceneInfo, card: Card) -> None:
+    """Refuse a scene without a band that the model takes, and say what can be done about it."""
+    matches = {name: named_bands(name, info.descriptions, info.interpretations) for name in card.bands}
+    missing = [name for name in card.bands if not matches[name]]
+    if not missing:
+        return
+    count = len(info.descriptions)
+    unmatched = [band for band in range(1, count + 1) if not any(band in hits for hits in matches.values())]
+    present = [name for name in card.bands if matches[name]]
+    order, absent = ",".join(card.bands), " or ".join(missing)
+    usable = ",".join(present or map(str, range(1, count + 1)))
+    train = f"train a model on the bands that the scene has ({usable}), with iic-train rasters"
+    if len(unmatched) < len(missing):
+        advice = f", but {card.name} takes {order}; {train}"
+    else:
+        spare = iter(unmatched)
+        example = ",".join(str(matches[name][0] if matches[name] else next(spare)) for name in card.bands)
+        advice = f"; say which of its bands are {order}, in that order, with `bands`, e.g. {example}"
+        if present:
+            advice = (
+                f"; if it has {absent} under another name, say so with `bands`, e.g. {example} for {order}, "
+                f"or else {train}"
+            )
+    known = list_bands(info.descriptions, info.interpretations)
+    raise SceneError(f"The scene has no band named {absent} (it has {known}){advice}.")
+
+
+def choose_rescale(
+    info: SceneInfo,
+    bidx: tuple[int, ...],
+    card: Card,
+    measure: Callable[[bool], NDArray[Any]],
+    rescale: str | None = None,
+    reflectance: Pair | None = None,
+) -> Rescale | None:
+    """Return how the scene's values become the model's; None if they are taken as they are.
+
+    Args:
+        info: What is known about the scene.
+        bidx: The bands that are read.
+        card: The card of the model.
+        measure: Returns values [bands, N] of pixels spread over the scene, if it is called with True without pixels
+            that are 0 in every band; called only if they are needed.
+        rescale: "MIN,MAX", "auto" or "off"; None for what the card says.
+        reflectance: Scale and offset that turn values into reflectance; None for what the scene says. For models that
+            take reflectance.
+
+    Raises:
+        UsageError: `rescale` is none of these, or `reflectance` does not suit the model or `rescale`.
+        ModelError: The values must be rescaled, and `rescale` does not say how.
+    """
+    dtype = info.dtype_of(bidx)
+    check_reflectance_applies(card, rescale, reflectance)
+    if card.values == "reflectance" and rescale is None:
+        radiometry = reflectance_of(info, bidx, card.bands, lambda: measure(True), reflectance)
+        function = radiometry.rescale(card.value_range)
+        return None if dtype == card.dtype and function.changes_nothing else function
+    rescale = rescale or card.rescale or "off"
+    if rescale == "off":
+        if dtype == card.dtype or (dtype, card.dtype) in _SAME_MEANING:
+            return None
+        raise ModelError(
+            f"{info.title} is {dtype}, but the model was made for {card.dtype}; give `rescale` as MIN,MAX "
+            "(the scene's values for black and white) or auto."
+        )
+    if rescale != "auto":
+        return Rescale((parse_rescale(rescale),) * len(card.bands), card.value_range)
+    ranges = robust_ranges(measure(False))
+    texts = (f"{band} {low:g} to {high:g}" for band, (low, high) in zip(card.bands, ranges, strict=True))
+    _LOG.info("Values: each band from its 2nd to its 98th percentile (%s)", ", ".join(texts))
+    return Rescale(ranges, card.value_range)
+
+
+def _coarser(length: int, side: float, size: float) -> tuple[int, float]:
+    """Return how many pixels of a size cover `length` pixels of a side, and how many of these each of them spans.
+
+    A whole number is kept where it divides the length, as in training, which averages so many pixels into one.
+    """
+    times = round(size / side)
+    if times > 1 and length % times == 0 and abs(size / side - times) < WHOLE * times:
+        return length // times, float(times)
+    count = max(1, round(length * side / size))
+    return count, length / count
+
+
+def _choose_grid(info: SceneInfo, card: Card, match_gsd: bool | None) -> GeoBox | None:
+    """Return the grid to read the scene on; None for its own."""
+    grid = info.grid
+    own = ground_resolution(grid)
+    size = matching_size(card, own)
+    if match_gsd is None:
+        # Finer pixels are averaged to what the model has seen; larger ones have lost the detail that it looks for.
+        finer = own is not None and size is not None and own < size and grid.crs is not None
+        match_gsd = finer and describe_misfit(card, own) is not None
+    if not match_gsd:
+        _warn_about_misfit(grid, card)
+        return None
+    if size is None:
+        raise ModelError(
+            "`match_gsd` needs a model whose card states a ground sample distance, and this card does not."
+        )
+    distance = grid.pixel_size
+    if distance is None:
+        raise SceneError(
+            f"`match_gsd` needs a scene with a CRS, so that its pixels have a size, and {info.title} has none."
+        )
+    (width, across), (height, down) = (
+        _coarser(length, side, size)
+        for length, side in ((grid.width, distance[0]), (grid.height, distance[1]))
+    )
+    if (width, height) == (grid.width, grid.height):
+        return None
+    if width * height > MOST_REFINED * grid.width * grid.height:
+        raise SceneError(
+            f"`match_gsd` would read the scene's {grid.width} x {grid.height} pixels of "
+            f"{math.sqrt(math.prod(distance)):.3g} m as {width} x {height} pixels of {size:.3g} m, in which there is "
+            "nothing more to see; map it with a model that is made for such pixels."
+        )
+    scaled = grid.transform @ Affine.scale(across, down)
+    _LOG.info("Reading the scene as %d x %d px of %.3g m, as the model takes it", width, height, size)
+    return GeoBox(width, height, scaled, grid.crs)
+
+
+def _warn_about_misfit(grid: GeoBox, card: Card) -> None:
+    size = ground_resolution(grid)
+    warning, matching = describe_misfit(card, size), matching_size(card, size)
+    if warning is None:
+        return
+    finer = size is not None and matching is not None and size < matching
+    advice = f"`match_gsd` reads the scene at {matching:.3g} m" if finer else "train a model on such scenes"
+    _LOG.warning("%s; %s.", warning, advice)

@@ -1,0 +1,149 @@
+"""Parts to files: the map and its products are written beside the parts, and then put in place together."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from iic_geotools.classmap.cog import assemble
+from iic_geotools.classmap.provenance import FINGERPRINT_TAG, LABELS_TAG, PLACES_TAG, format_places
+from iic_geotools.classmap.sidecars import map_style, sidecar_path, style_path
+from iic_geotools.files import put_in_place
+from iic_geotools.geobox import GeoBox
+from iic_geotools.products.areas import class_areas, write_stats
+from iic_geotools.scene.bands import canonical
+from iic_geotools.scene.info import open_raster
+from iic_geotools.tiling import Rect
+from iic_runtime.model.card import Card
+from iic_runtime.raster.outputs import Outputs
+from iic_runtime.raster.part_folder import PartFolder
+from iic_runtime.raster.plan import Plan
+
+_LOG = logging.getLogger(__name__)
+# The files of the parts of each layer, and where they lie on the map's grid.
+MapParts = Mapping[str, Sequence[tuple[Path, Rect]]]
+
+
+def is_written(plan: Plan) -> bool:
+    """Return whether every output exists, and the map was made for the same plan, from files that are known."""
+    if plan.sources is None or not all(file.exists() for file in plan.outputs.files):
+        return False
+    with open_raster(str(plan.outputs.map)) as dataset:
+        return bool(dataset.tags().get(FINGERPRINT_TAG) == plan.fingerprint())
+
+
+def write_outputs(plan: Plan, parts: MapParts, folder: PartFolder) -> None:
+    """Write every output from the parts; the name of the map appears last, when all other outputs are in place.
+
+    Args:
+        plan: The plan of the run.
+        parts: The parts of the map.
+        folder: The folder of parts, where the outputs are written first.
+    """
+    outputs, classes, grid = plan.outputs, plan.classes, plan.map_grid
+    tags = _provenance(plan)
+    moves: list[tuple[Path, Path]] = []
+
+    def temporary(final: Path) -> Path:
+        """Return where an output is written before it is put in place."""
+        moves.append((folder.path / f"made{len(moves)}{final.suffix.lower()}", final))
+        return moves[-1][0]
+
+    map_file = temporary(outputs.map)
+    assemble(parts["labels"], map_file, grid, classes=classes, tags=tags, options=outputs.creation)
+    _warn_about_losses(plan, map_file)
+    temporary(outputs.style).write_bytes(map_style(classes))
+    if outputs.confidence:
+        file = temporary(outputs.confidence)
+        assemble(parts["confidence"], file, grid, classes=None, tags=tags, options=outputs.creation)
+    if outputs.polygons:
+        # Imported here, as other products below, because few runs need it and what it imports.
+        from iic_geotools.products.polygons import polygonise
+
+        file = temporary(outputs.polygons)
+        polygonise(map_file, file, classes, outputs.min_area, outputs.simplify)
+    if outputs.stats and outputs.stats_by:
+        from iic_geotools.products.zones import zone_statistics
+
+        zone_statistics(map_file, outputs.stats_by, temporary(outputs.stats))
+    whole = outputs.stats if not outputs.stats_by else None
+    areas = class_areas(map_file, classes) if whole or outputs.preview or outputs.web else None
+    if whole and areas:
+        write_stats(temporary(whole), areas)
+    bidx = shown_bands(plan)
+    if outputs.preview:
+        from iic_geotools.products.preview import preview
+
+        file = temporary(outputs.preview)
+        preview(plan.scene.path, map_file, file, classes, bidx=bidx, region=plan.region, areas=areas)
+    if outputs.web:
+        from iic_geotools.products.web.page import write_web_page
+
+        write_web_page(
+            plan.scene.path,
+            map_file,
+            temporary(outputs.web),
+            classes,
+            bidx=bidx,
+            region=plan.region,
+            areas=areas,
+            title=outputs.map.name,
+            note=page_note(plan.card, plan.scene.title),
+        )
+    folder.begin_placement()
+    for source, final in reversed(moves):
+        _place(source, final, outputs)
+
+
+def _warn_about_losses(plan: Plan, map_file: Path) -> None:
+    """Say which parts of the scene's georeference a GeoTIFF and its sidecar could not hold."""
+    with open_raster(str(map_file)) as dataset:
+        losses = plan.scene.grid.crop(plan.region).differences(GeoBox.of(dataset))
+    if losses:
+        _LOG.warning("The map could not keep the %s of %s.", " and ".join(losses), plan.scene.title)
+
+
+def _place(source: Path, final: Path, outputs: Outputs) -> None:
+    """Put a file and its sidecar in place, and remove the sidecars of a file that it replaces."""
+    if sidecar_path(source).exists():
+        put_in_place(sidecar_path(source), sidecar_path(final))
+    else:
+        sidecar_path(final).unlink(missing_ok=True)
+    if final == outputs.confidence and final.exists():
+        style_path(final).unlink(missing_ok=True)
+    put_in_place(source, final)
+
+
+def page_note(card: Card, scene: str) -> str:
+    """Return the sentence below the legend of a page that shows a map."""
+    return f"Scene: {_scene_name(scene)}. Model: {card.name}. Made with iic-edge."
+
+
+def _scene_name(path: str) -> str:
+    """Return the name of a scene without its folder or server; the query of a URL may hold a token."""
+    return Path(path.partition("?")[0]).name
+
+
+def shown_bands(plan: Plan) -> tuple[int, int, int]:
+    """Return the scene's bands to draw: true colours if the model reads them, else the first bands that it reads."""
+    bidx = plan.reading.bidx
+    known = dict(zip(map(canonical, plan.card.bands), bidx, strict=True))
+    red, green, blue = (known.get(name, 0) for name in ("red", "green", "blue"))
+    if red and green and blue:
+        return red, green, blue
+    return (bidx[0], bidx[1], bidx[2]) if len(bidx) > 2 else (bidx[0],) * 3
+
+
+def _provenance(plan: Plan) -> dict[str, str]:
+    origin = plan.card.origin
+    seen = {LABELS_TAG: origin.labels, PLACES_TAG: format_places(origin.places)}
+    return {
+        "IIC_MODEL": plan.card.name,
+        "IIC_MODEL_SHA256": plan.model_digest,
+        "IIC_RUN": origin.run,
+        "IIC_ENGINE": plan.provider,
+        "TIFFTAG_SOFTWARE": f"iic-edge {plan.version}",
+        "IIC_SCENE": _scene_name(plan.scene.title),
+        FINGERPRINT_TAG: plan.fingerprint(),
+        **{tag: text for tag, text in seen.items() if text},
+        **plan.outputs.cleaning.tags,
+    }

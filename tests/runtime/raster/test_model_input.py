@@ -1,0 +1,213 @@
+"""Unusual scenes: misleading masks and nodata values, values that do not fit, mosaics of many files."""
+
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+
+import numpy as np
+import pytest
+import rasterio
+from affine import Affine
+from rasterio.enums import ColorInterp
+from rasterio.transform import from_origin
+from rasterio.windows import Window
+from support.open_files import most_open_files
+from support.scenes import landscape
+from support.tiny_onnx import make_model
+
+from iic_geotools.scene.info import describe
+from iic_geotools.tiling import Rect
+from iic_runtime import Segmenter, segment_raster
+from iic_runtime.model.select import find_model
+from iic_runtime.raster.model_input import choose_reading
+
+MakeScene = Callable[..., Path]
+WHERE = from_origin(500000, 5400000, 0.5, 0.5)
+NAMES = ("red", "green", "blue", "nir", "where")
+
+
+def read(path: Path) -> np.ndarray:
+    with rasterio.open(path) as dataset:
+        return dataset.read(1)
+
+
+@pytest.fixture
+def metre_model(tmp_path: Path) -> Path:
+    path = tmp_path / "metre.onnx"
+    path.write_bytes(make_model(gsd=1.0))
+    return path
+
+
+def test_whole_numbers_of_pixels_are_averaged_as_in_training(
+    make_scene: MakeScene, metre_model: Path
+) -> None:
+    """Two pixels of 0.502 m, as a projection may make them, are one of 1 m for the model."""
+    values, where = landscape(76, 100), from_origin(500000, 5400000, 0.502, 0.502)
+    info = describe(str(make_scene(values, transform=where)))
+    source = choose_reading(info, find_model(metre_model).card, match_gsd=True)
+    assert source.grid is not None
+    assert (source.grid.width, source.grid.height) == (50, 38)
+    assert source.grid.transform == where @ Affine.scale(2)
+    with source.open() as scene:
+        read = scene.read(Rect(0, 0, 50, 38)).values
+    means = values.reshape(4, 38, 2, 50, 2).mean((2, 4))
+    assert np.abs(read - means).max() <= 0.5
+
+
+def test_an_infrared_band_marked_as_alpha_is_not_a_mask_at_any_resolution(
+    make_scene: MakeScene, metre_model: Path, tmp_path: Path
+) -> None:
+    values = landscape(80, 100)
+    values[3, 20:40, 20:40] = 0
+    options = {"device": "cpu", "match_gsd": True}
+    segment_raster(make_scene(values, "plain.tif"), tmp_path / "plain_map.tif", metre_model, **options)
+    marked = make_scene(values, "marked.tif")
+    with rasterio.open(marked, "r+") as dataset:
+        dataset.colorinterp = [ColorInterp.red, ColorInterp.green, ColorInterp.blue, ColorInterp.alpha]
+    segment_raster(marked, tmp_path / "marked_map.tif", metre_model, **options)
+    assert np.array_equal(read(tmp_path / "marked_map.tif"), read(tmp_path / "plain_map.tif"))
+
+
+@pytest.mark.parametrize(
+    "told_by", ["nodata option", "nodata tag", "mask and nodata tag", "alpha", "option over alpha"]
+)
+def test_holes_do_not_leak_into_a_resampled_scene(
+    make_scene: MakeScene, metre_model: Path, tmp_path: Path, told_by: str
+) -> None:
+    values = landscape(80, 100, bands=5)
+    hole = np.zeros((80, 100), bool)
+    hole[21:40, 31:50] = True
+    values[4] = np.where(hole, 0, 255)
+    maps = []
+    for inside in (0, 250):
+        values[:4, hole] = inside
+        tagged = {"nodata": inside} if "tag" in told_by else {}
+        with rasterio.Env(GDAL_TIFF_INTERNAL_MASK=True):
+            bands = values if "alpha" in told_by else values[:4]
+            scene = make_scene(bands, f"{inside}.tif", descriptions=NAMES[: len(bands)], **tagged)
+            with rasterio.open(scene, "r+") as dataset:
+                if "mask" in told_by:
+                    dataset.write_mask(~hole)
+                if "alpha" in told_by:
+                    dataset.colorinterp = [ColorInterp.undefined] * 4 + [ColorInterp.alpha]
+        nodata = inside if "option" in told_by else None
+        out = tmp_path / f"map{inside}.tif"
+        segment_raster(scene, out, metre_model, device="cpu", match_gsd=True, nodata=nodata)
+        maps.append(read(out))
+        assert np.array_equal(maps[-1] == 255, hole)
+    assert np.array_equal(*maps)
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+@pytest.mark.parametrize(
+    ("dtype", "hole", "rescale"),
+    [
+        ("uint16", 0, "-5,8000"),
+        ("float32", np.nan, "-5,255"),
+        ("float64", -1.8e307, "1,255"),
+        ("int16", -32768, "auto"),
+    ],
+)
+def test_nodata_values_need_not_fit_the_type(
+    make_scene: MakeScene, model: Path, tmp_path: Path, dtype: str, hole: float, rescale: str
+) -> None:
+    values = landscape(40, 50).astype(dtype)
+    values[:, 10:20, 10:20] = hole
+    segment_raster(
+        make_scene(values, nodata=hole), tmp_path / "map.tif", model, device="cpu", rescale=rescale
+    )
+    empty = np.zeros((40, 50), bool)
+    empty[10:20, 10:20] = True
+    assert np.array_equal(read(tmp_path / "map.tif") == 255, empty)
+
+
+def test_a_model_whose_range_begins_below_its_type(make_scene: MakeScene, tmp_path: Path) -> None:
+    model = tmp_path / "low.onnx"
+    model.write_bytes(make_model(offset=(-20.0,) * 4))
+    values = landscape(40, 50)
+    values[:, :5] = 0
+    segment_raster(make_scene(values, nodata=0), tmp_path / "map.tif", model, device="cpu")
+    assert (read(tmp_path / "map.tif")[:5] == 255).all()
+
+
+@pytest.mark.parametrize("sparse", [True, False])
+def test_rescale_auto_finds_the_data_of_a_nearly_empty_scene(
+    make_scene: MakeScene, model: Path, tmp_path: Path, sparse: bool
+) -> None:
+    scene = tmp_path / "sparse.tif"
+    layout = {
+        "tiled": True,
+        "sparse_ok": sparse,
+        "nodata": 0,
+        "compress": "zstd",
+        "photometric": "MINISBLACK",
+    }
+    size = {"width": 6000, "height": 5000, "count": 4, "dtype": "uint16"}
+    with rasterio.open(
+        scene, "w", driver="GTiff", crs="EPSG:32631", transform=WHERE, **size, **layout
+    ) as dataset:
+        dataset.descriptions = NAMES[:4]
+        values = landscape(256, 256).astype(np.uint16) * 30
+        dataset.write(values, window=Window(2304, 2560, 256, 256))
+    segment_raster(scene, tmp_path / "map.tif", model, device="cpu", rescale="auto")
+    segment_raster(make_scene(values), tmp_path / "alone.tif", model, device="cpu", rescale="auto")
+    inner = slice(32, -32)  # beyond the reach of what surrounds the data
+    labels = read(tmp_path / "map.tif")[2560:2816, 2304:2560]
+    # Only part of the data is looked at there: percentiles differ by a little.
+    assert np.mean(labels[inner, inner] == read(tmp_path / "alone.tif")[inner, inner]) > 0.97
+    assert (read(tmp_path / "map.tif") != 255).sum() == 256 * 256
+
+
+def test_rescale_auto_brings_every_band_to_its_own_range(
+    make_scene: MakeScene, model: Path, tmp_path: Path
+) -> None:
+    """Another sensor: each band with a gain and an offset of its own; rounding alone may move a pixel."""
+    values = landscape(200, 200)
+    bands = np.arange(1, 5)[:, None, None]
+    segment_raster(make_scene(values), tmp_path / "map.tif", model, device="cpu", rescale="auto")
+    other = (values * (20 * bands) + 100 * bands).astype(np.uint16)
+    segment_raster(make_scene(other), tmp_path / "other.tif", model, device="cpu", rescale="auto")
+    assert np.mean(read(tmp_path / "map.tif") == read(tmp_path / "other.tif")) > 0.999
+
+
+def test_a_paletted_image_is_refused(make_scene: MakeScene, tmp_path: Path) -> None:
+    model = tmp_path / "grey.onnx"
+    model.write_bytes(make_model(bands=("gray",)))
+    scene = make_scene(landscape(40, 50, bands=1), descriptions=None, photometric="PALETTE")
+    with rasterio.open(scene, "r+") as dataset:
+        dataset.write_colormap(1, {value: (value, 0, 0, 255) for value in range(256)})
+    with pytest.raises(OSError, match="-expand rgb"):
+        segment_raster(scene, tmp_path / "map.tif", model, device="cpu", bands=["1"])
+    assert not (tmp_path / "map.tif").exists()
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="counts open files through /proc")
+@pytest.mark.parametrize("in_thread", [False, True])
+def test_a_mosaic_keeps_few_files_open(
+    make_scene: MakeScene, model: Path, tmp_path: Path, in_thread: bool
+) -> None:
+    """GDAL would keep every file of the mosaic open that a run has read; Dask runs its tasks in a thread."""
+    count, side = 60, 32
+    values = landscape(side, side * count)
+    pieces = [
+        make_scene(values[:, :, side * index : side * (index + 1)], f"piece-{index}.tif", descriptions=None)
+        for index in range(count)
+    ]
+    sources = "".join(
+        f"<SimpleSource><SourceFilename>{piece}</SourceFilename><SourceBand>{{band}}</SourceBand>"
+        f'<SrcRect xOff="0" yOff="0" xSize="{side}" ySize="{side}"/>'
+        f'<DstRect xOff="{side * index}" yOff="0" xSize="{side}" ySize="{side}"/></SimpleSource>'
+        for index, piece in enumerate(pieces)
+    )
+    bands = "".join(
+        f'<VRTRasterBand dataType="Byte" band="{band}">{sources.format(band=band)}</VRTRasterBand>'
+        for band in range(1, 5)
+    )
+    mosaic = tmp_path / "mosaic.vrt"
+    mosaic.write_text(f'<VRTDataset rasterXSize="{side * count}" rasterYSize="{side}">{bands}</VRTDataset>')
+    out = tmp_path / "map.tif"
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
+        most_open = process.submit(most_open_files, mosaic, model, out, in_thread).result()
+    assert np.array_equal(read(tmp_path / "map.tif"), Segmenter(model, device="cpu")(values).labels)
+    assert 0 < most_open < 40

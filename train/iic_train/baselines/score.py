@@ -1,0 +1,120 @@
+"""The baselines of the paper in the protocol of the trained networks: one function scores any of them."""
+
+import torch
+
+from iic_geotools.errors import UsageError
+from iic_geotools.progress import OnProgress, silent
+from iic_train.baselines.deepcluster import DeepCluster
+from iic_train.baselines.features import Features, cluster_features
+from iic_train.baselines.neighbours import Doersch, Isola
+from iic_train.baselines.sift import sift_features
+from iic_train.baselines.spectral import SAMPLE_IMAGES, spectral_clusters, spectral_predict
+from iic_train.baselines.training import train_trunk
+from iic_train.baselines.triplets import Triplets
+from iic_train.config import BASELINES, Baseline, TrainConfig
+from iic_train.data.base import Dataset
+from iic_train.evaluation.evaluate import Evaluation, evaluate_clusters, evaluate_network, evaluation_crop
+from iic_train.evaluation.kmeans import flat_images, kmeans_baseline
+from iic_train.models.networks import Network
+
+OF_IMAGES: tuple[Baseline, ...] = ("spectral", "triplets")
+"""Baselines that the paper has for whole images only."""
+OF_PIXELS: tuple[Baseline, ...] = ("sift", "isola", "doersch")
+"""Baselines that the paper has for segmentation only."""
+
+
+def score_baseline(
+    kind: Baseline,
+    config: TrainConfig,
+    dataset: Dataset,
+    *,
+    standardise: bool | None = None,
+    sample: int | None = None,
+    device: torch.device | str = "cpu",
+    progress: OnProgress = silent,
+) -> Evaluation:
+    """Score a baseline for a run with these settings.
+
+    A baseline that learns has the trunk, views, epochs, images per step and learning rate of the run.
+
+    Args:
+        kind: One of `iic_train.config.BASELINES`.
+        config: Settings of the run: clusters, network, views and seed.
+        dataset: Images that the run would be trained on.
+        standardise: For `kmeans`, as `kmeans_baseline` says.
+        sample: Number of images or pixels from which k-means computes its centres, or which spectral clustering joins
+            in a graph.
+        device: Device on which networks compute; k-means computes on the CPU.
+        progress: Function that takes reports of progress.
+
+    Raises:
+        UsageError: The baseline is not made for this kind of data.
+    """
+    if kind not in BASELINES:
+        raise UsageError(f"There is no baseline {kind}: choose one of {', '.join(BASELINES)}.")
+    if kind in (OF_IMAGES if dataset.dense else OF_PIXELS):
+        what = "whole images" if dataset.dense else "pixels"
+        raise UsageError(f"The baseline {kind} clusters {what}, which {dataset.name} does not ask for.")
+    if standardise is not None and kind != "kmeans":
+        raise UsageError(f"`standardise` is for kmeans: the baseline {kind} has features of its own.")
+    if kind == "kmeans":
+        return kmeans_baseline(
+            dataset,
+            clusters=config.network.clusters_b,
+            overcluster=config.data.overcluster,
+            crop=evaluation_crop(config),
+            standardise=standardise,
+            sample=sample,
+            seed=config.seed,
+        )
+    if kind == "spectral":
+        return _score_spectral(config, dataset, SAMPLE_IMAGES if sample is None else sample)
+    torch.manual_seed(config.seed)
+    network = Network(config.network).to(device)
+    if kind == "random":
+        return evaluate_network(network, config, dataset)
+    if kind == "sift":
+        features = sift_features(network, config)
+    else:
+        features = _learn(kind, network, config, dataset, sample, device, progress)
+    return cluster_features(features, config, dataset, sample=sample, device=device)
+
+
+def _learn(
+    kind: Baseline,
+    network: Network,
+    config: TrainConfig,
+    dataset: Dataset,
+    sample: int | None,
+    device: torch.device | str,
+    progress: OnProgress,
+) -> Features:
+    """Train the trunk of a network by another task and return the features it has learnt."""
+    if config.network.family == "bank":
+        raise UsageError(
+            f"The baseline {kind} trains a trunk from random weights, and that of a bank network is fitted to scenes: "
+            "compare with a run of another `network`."
+        )
+    task: Triplets | DeepCluster | Isola | Doersch
+    if kind == "triplets":
+        task = Triplets(network, config)
+    elif kind == "deepcluster":
+        task = DeepCluster(network, config, dataset, sample=sample, device=device)
+    else:
+        task = Isola(network, config) if kind == "isola" else Doersch(network, config)
+    train_trunk(network, config, dataset, task, device=device, progress=progress)
+    return task.features()
+
+
+def _score_spectral(config: TrainConfig, dataset: Dataset, sample: int) -> Evaluation:
+    clusters = config.network.clusters_b
+    points = flat_images(dataset.train_b, sample, config.seed)
+    spectrum = spectral_clusters(points, clusters, torch.Generator().manual_seed(config.seed))
+    return evaluate_clusters(
+        spectral_predict(spectrum),
+        dataset,
+        clusters,
+        overcluster=config.data.overcluster or clusters != len(dataset.classes),
+        crop=evaluation_crop(config),
+        seed=config.seed,
+    )

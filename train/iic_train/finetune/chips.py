@@ -1,0 +1,288 @@
+"""Labelled scenes in memory: chips of pixels with the set of classes that each label allows.
+
+Only chips that hold labels are kept, so a few clicks on a large scene cost little memory.
+"""
+
+import csv
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from iic_geotools.errors import DataError, SceneError, UsageError
+from iic_geotools.scene.bands import match_bands
+from iic_geotools.scene.info import SceneInfo, describe
+from iic_geotools.scene.labels import NOT_LABELLED, SceneLabels, open_labels, read_reduced
+from iic_geotools.scene.scene import SceneSource
+from iic_geotools.tiling import Rect
+from iic_train.data.scene_reader import SceneReader, Scenes
+from iic_train.data.survey import scene_rescale
+from iic_train.finetune.legend import Coder, Codes, Legend, own_names
+from iic_train.finetune.settings import FinetuneConfig, LabelSource
+from iic_train.models.registry import NetworkConfig
+
+CHIP = 1024
+"""Side of a chip in pixels of its level."""
+NEVER = -1
+"""Fold of a place that is never left out."""
+BLOCKS_PER_SIDE = 6
+"""Number of blocks along the longer side of a scene that is left out in parts."""
+
+
+@dataclass
+class Chip:
+    """A piece of a scene in memory.
+
+    Attributes:
+        source: Number of its source.
+        place: Name of the place; crops are drawn from places alike.
+        pixels: Values `[bands, H, W]` as the network takes them.
+        codes: Code of the set of classes of each pixel `[H, W]`; 0 where there is no label.
+        folds: Fold in which each pixel is left out, `[H, W]`, or one number for all of them.
+    """
+
+    source: int
+    place: str
+    pixels: NDArray[Any]
+    codes: Codes
+    folds: NDArray[np.int8] | int
+
+    def codes_without(self, fold: int | None) -> Codes:
+        """Return the codes of the pixels that are learnt from when a fold is left out."""
+        return self.codes if fold is None else np.where(self.folds == fold, np.uint8(0), self.codes)
+
+    def codes_of(self, fold: int) -> Codes:
+        """Return the codes of the pixels that are left out in a fold."""
+        return np.where(self.folds == fold, self.codes, np.uint8(0))
+
+
+@dataclass
+class LabelledChips:
+    """Everything that is learnt from.
+
+    Attributes:
+        chips: The pieces of the scenes that hold labels.
+        legend: Classes and sets of classes.
+        fingerprint: Short hash of pixels and labels.
+        gsd: Side of a pixel on the ground in metres, in the middle; None if unknown.
+    """
+
+    chips: list[Chip]
+    legend: Legend
+    fingerprint: str
+    gsd: float | None
+
+    def folds(self) -> list[int]:
+        """Return the folds that hold labels, in order."""
+        folds: set[int] = set()
+        for chip in self.chips:
+            folds.update(np.unique(np.broadcast_to(chip.folds, chip.codes.shape)[chip.codes > 0]).tolist())
+        return sorted(folds - {NEVER})
+
+
+def read_chips(config: FinetuneConfig, network: NetworkConfig) -> LabelledChips:
+    """Read the labelled parts of all sources.
+
+    Raises:
+        SceneError: A scene or its labels cannot be read.
+        DataError: No pixel is labelled, or only one class is.
+    """
+    legend = Legend(config.classes)
+    automatic = sum(len(source.scenes) for source in config.sources if source.labels and not source.folds)
+    chips: list[Chip] = []
+    sides: list[float] = []
+    number = 0
+    for index, source in enumerate(config.sources):
+        table = _scene_classes(source)
+        for position, path in enumerate(source.scenes):
+            info = describe(path)
+            place, fold = _place(source, path)
+            by_itself = bool(source.labels) and not source.folds
+            if by_itself and automatic >= max(2, config.folds):
+                place, fold = path, number % max(1, config.folds)  # whole scenes are left out
+            number += 1
+            side = info.grid.pixel_side
+            with _labels_of(source, position, info, table) as labels:
+                meanings = source.meanings or own_names(config.classes)
+                coder = Coder(legend, meanings, network)
+                scene = _scene_source(info, source, network, config.dtype)
+                for times in source.factors:
+                    sides += [] if side is None else [side * times]
+                    level = _Level(info, scene, network.channels, times)
+                    pieces = list(level.chips(labels, coder, index, place, fold))
+                    if by_itself and automatic < max(2, config.folds):
+                        _share_out_blocks(pieces, level, config.folds)
+                    chips += [chip for chip, _ in pieces]
+    _check(chips, legend)
+    return LabelledChips(chips, legend, _fingerprint(chips), float(np.median(sides)) if sides else None)
+
+
+def _scene_source(info: SceneInfo, source: LabelSource, network: NetworkConfig, dtype: str) -> SceneSource:
+    """Return how a scene is read: its bands, and its values in the range that the network takes."""
+    bidx = match_bands(network.channels, info.descriptions, info.interpretations, source.bands or None)
+    scene = SceneSource(
+        path=info.path,
+        bidx=bidx,
+        dtype=dtype,
+        nodata=info.nodata_of(bidx) if source.nodata is None else source.nodata,
+        masked=info.has_mask(bidx) and source.nodata is None,
+        fill=network.offset,
+    )
+    if source.rescale is None:
+        return scene
+    rescale = scene_rescale(scene, info, network.channels, source.rescale, source.reflectance)
+    return replace(scene, rescale=rescale)
+
+
+class _Level:
+    """A scene at one resolution."""
+
+    def __init__(self, info: SceneInfo, scene: SceneSource, channels: tuple[str, ...], times: int) -> None:
+        self.height, self.width = info.grid.height // times, info.grid.width // times
+        self.times = times
+        self._reader = SceneReader(
+            Scenes((scene,), ((self.height, self.width),), (times,), (0,), channels, (), scene.dtype, None)
+        )
+
+    def chips(
+        self, labels: SceneLabels | None, coder: Coder, source: int, place: str, fold: int
+    ) -> Iterator[tuple[Chip, Rect]]:
+        """Yield the chips that hold labels, and where they lie."""
+        for row in range(0, self.height, CHIP):
+            for col in range(0, self.width, CHIP):
+                rect = Rect(col, row, min(CHIP, self.width - col), min(CHIP, self.height - row))
+                values = None if labels is None else read_reduced(labels, rect, self.times)
+                if values is not None and not coder.anywhere and (values == NOT_LABELLED).all():
+                    continue
+                pixels = self._reader.read(0, rect)
+                codes = coder.codes(values, labels, pixels.values)
+                if pixels.valid is not None:
+                    codes[~pixels.valid] = 0
+                if codes.any():
+                    yield Chip(source, place, pixels.values, codes, fold), rect
+        self._reader.close()
+
+
+class _SceneClass:
+    """One class for a whole scene."""
+
+    numbered = False
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def read(self, rect: Rect) -> NDArray[np.int64]:
+        """Return zeros: the only value."""
+        return np.zeros((rect.height, rect.width), np.int64)
+
+    def name(self, value: int) -> str:
+        """Return the class of the scene."""
+        return self._name
+
+    def colour(self, value: int) -> None:
+        """A table has no colours."""
+        return
+
+
+class _Opened(AbstractContextManager["SceneLabels | None"]):
+    def __init__(self, labels: "SceneLabels | None") -> None:
+        self._labels = labels
+
+    def __enter__(self) -> "SceneLabels | None":
+        return self._labels
+
+    def __exit__(self, *_: object) -> None:
+        return
+
+
+def _labels_of(
+    source: LabelSource, position: int, info: SceneInfo, table: Mapping[str, str]
+) -> "AbstractContextManager[SceneLabels | None]":
+    if table:
+        name = table.get(Path(info.path).name)
+        return _Opened(None if name is None else _SceneClass(name))
+    if not source.labels:
+        return _Opened(None)
+    if len(source.labels) not in (1, len(source.scenes)):
+        raise UsageError(
+            f"There are {len(source.scenes)} scenes but {len(source.labels)} files of `labels`; give one for each "
+            "scene, in order, or one for all of them."
+        )
+    path = source.labels[position % len(source.labels)]
+    return open_labels(path, info.grid, source.label_field, elsewhere=len(source.labels) < len(source.scenes))
+
+
+def _scene_classes(source: LabelSource) -> dict[str, str]:
+    """Read a table of the classes of whole scenes; empty if the labels are not such a table."""
+    if len(source.labels) != 1 or Path(source.labels[0]).suffix.lower() != ".csv":
+        return {}
+    try:
+        with Path(source.labels[0]).open(newline="") as file:
+            rows = list(csv.DictReader(file))
+        return {Path(row["file"]).name: row["class"] for row in rows}
+    except (OSError, KeyError, UnicodeDecodeError) as error:
+        raise SceneError(
+            f"The table {source.labels[0]} cannot be read ({error}): it needs the columns file and class."
+        ) from error
+
+
+def _place(source: LabelSource, path: str) -> tuple[str, int]:
+    """Return the name of the place of a scene and the fold in which it is left out."""
+    name = Path(path).name
+    for text, fold in source.folds:
+        if name.startswith(text):
+            return f"{source.name} {text}", fold
+    return source.name, NEVER
+
+
+def _share_out_blocks(pieces: Sequence[tuple[Chip, Rect]], level: _Level, folds: int) -> None:
+    """Let each block of a scene be left out in one fold, as there are too few scenes to leave out whole ones."""
+    side = -(-max(level.height, level.width) // BLOCKS_PER_SIDE)
+    blocks: dict[tuple[int, int], int] = {}
+    grids = []
+    for chip, rect in pieces:
+        rows, columns = np.nonzero(chip.codes)
+        labelled = np.stack([(rows + rect.row) // side, (columns + rect.col) // side], 1)
+        for block in map(tuple, np.unique(labelled, axis=0).tolist()):
+            blocks.setdefault(block, 0)
+        grids.append(
+            ((np.arange(rect.height) + rect.row) // side, (np.arange(rect.width) + rect.col) // side)
+        )
+    order = np.random.default_rng(0).permutation(len(blocks))
+    for turn, block in zip(order.tolist(), sorted(blocks), strict=True):
+        blocks[block] = turn % max(1, folds)
+    for (chip, _), (rows, columns) in zip(pieces, grids, strict=True):
+        table = np.full((rows.max() + 1, columns.max() + 1), NEVER, np.int8)
+        for (row, column), fold in blocks.items():
+            if row < table.shape[0] and column < table.shape[1]:
+                table[row, column] = fold
+        chip.folds = table[rows[:, None], columns[None, :]]
+
+
+def _check(chips: Sequence[Chip], legend: Legend) -> None:
+    if not chips:
+        raise DataError(
+            "No pixel of the scenes is labelled: check that scenes and labels cover the same place and that the values "
+            "of the labels are right (`label_class`)."
+        )
+    seen = np.zeros(len(legend.members()), bool)
+    for chip in chips:
+        seen[np.unique(chip.codes)] = True
+    allowed = legend.members()[seen].any(0)
+    if allowed.sum() < 2:
+        name = legend.classes[int(allowed.argmax())]
+        raise DataError(f"All labels are {name}: a map needs at least two classes, so label another one too.")
+
+
+def _fingerprint(chips: Sequence[Chip]) -> str:
+    digest = hashlib.sha256()
+    for chip in chips:
+        digest.update(repr(chip.pixels.shape).encode())
+        digest.update(np.ascontiguousarray(chip.pixels[:, ::7, ::7]).tobytes())
+        digest.update(chip.codes.tobytes())
+    return digest.hexdigest()[:16]
