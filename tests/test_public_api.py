@@ -1,5 +1,8 @@
 """The public names of the four packages: a change here is a change for users, and belongs in the changelog."""
 
+import os
+import subprocess
+import sys
 from importlib import import_module
 
 import pytest
@@ -48,3 +51,15 @@ def test_the_public_names_of_a_package(package: str) -> None:
 
 def test_all_packages_have_one_version() -> None:
     assert len({import_module(package).__version__ for package in PUBLIC_NAMES}) == 1
+
+
+@pytest.mark.parametrize("given", [None, "ACTIVE"])
+def test_training_waits_without_spinning_unless_told_otherwise(given: str | None) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
+    if given:
+        environment["OMP_WAIT_POLICY"] = given
+    code = "import iic_train, os, sys; print(os.environ['OMP_WAIT_POLICY'], 'torch' in sys.modules)"
+    process = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    assert process.stdout.split() == [given or "PASSIVE", "False"]

@@ -43,6 +43,12 @@ def test_a_healthy_run_is_left_in_peace() -> None:
     assert Watch(CONFIG).look(row()) == []
 
 
+def test_a_head_that_only_learns_features_may_leave_clusters_unused() -> None:
+    network = NetworkConfig("bank", ("grey",), 4, 64, bias=True)
+    features_only = replace(CONFIG, network=network, passes=("a",), start="kmeans")
+    assert Watch(features_only).look(row(entropy=2.5)) == []
+
+
 def test_each_trouble_has_its_own_advice_and_is_said_once() -> None:
     watch = Watch(CONFIG)
     (collapsed,) = watch.look(row(entropy=0.01, occupancy=(0.999, 0.001, 0, 0)))

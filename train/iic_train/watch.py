@@ -66,7 +66,9 @@ class Watch:
                 f"{math.log(clusters):.2f}). Try a higher learning rate, weaker photometric changes, a larger batch, "
                 "or more data.",
             )
-        elif used < 0.5 * clusters:
+        elif (
+            letter == "b" and used < 0.5 * clusters
+        ):  # head A alone learns features; its clusters are not served
             yield (
                 "few clusters",
                 f"{name} uses about {used:.1f} of its {clusters} clusters. If the images hold more than that, try "
