@@ -2,18 +2,23 @@
 
     python benchmarks/bundled.py score satellite DATA [--cache FOLDER] [--fold N]...
     python benchmarks/bundled.py score aerial DATA [--twin]
+    python benchmarks/bundled.py widths aerial DATA [--fold N]...
 
-trains the recipe once for each part of the cross-validation over places, scores it on the places left out, and prints
-a table per source: accuracy, mean IoU, precision and recall of each class, and how far the confidence can be trusted.
-Beside it, on the same places: a rule on NDVI and NDWI, and a random forest on single pixels that learnt from the same
-labels; and with --twin the recipe without labels, trained on the other places and named by their labels: what IIC alone
-gives. What was measured is kept in FOLDER, so that parts can be run one at a time, and a second call only prints.
+`score` trains the recipe once for each part of the cross-validation over places, scores it on the places left out, and
+prints a table per source: accuracy, mean IoU, precision and recall of each class, and how far the confidence can be
+trusted. Beside it, on the same places: a rule on NDVI and NDWI, and a random forest on single pixels that learnt from
+the same labels; and with --twin the recipe without labels, trained on the other places and named by their labels: what
+IIC alone gives. What was measured is kept in FOLDER, so that parts can be run one at a time, and a second call only
+prints.
+
+`widths` trains the recipe with other widths of the network, and prints how good and how fast each is.
 
 DATA holds the folders flair and pool (docs/models.md says what they are). This only measures: `iic-train recipe NAME
 --data DATA` trains the models.
 """
 
 import argparse
+import functools
 import math
 import time
 from collections.abc import Callable
@@ -25,6 +30,7 @@ import torch
 from numpy.typing import NDArray
 from sklearn.ensemble import RandomForestClassifier
 from twin import unlabelled_twin
+from widths import WIDTHS, describe_speed, with_widths
 
 from iic_train.config import TrainConfig
 from iic_train.finetune.crops import Crops
@@ -64,7 +70,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("task", choices=["score"])
+    parser.add_argument("task", choices=["score", "widths"])
     parser.add_argument("name", choices=sorted(LEARNT_RECIPES))
     parser.add_argument("data", type=Path)
     parser.add_argument("--cache", type=Path, default=Path("runs/bundled"))
@@ -81,6 +87,9 @@ def main() -> None:
     data: LabelledChips | None = None
     assert config.finetune is not None
     folds = options.fold or list(range(config.finetune.folds))
+    if options.task == "widths":
+        compare_widths(options.name, config, folds, options.cache)
+        return
     files: list[Path] = []
     for fold in folds:
         files.append(options.cache / f"{options.name}-{options.seed}-{fold}.npz")
@@ -115,6 +124,29 @@ def measure_fold(name: str, config: TrainConfig, data: LabelledChips, fold: int,
                 figures[f"{method}/{source}/logs"] = np.concatenate(held_out.logs)
                 figures[f"{method}/{source}/labels"] = np.concatenate(held_out.labels)
     save(figures, file)
+
+
+def compare_widths(name: str, config: TrainConfig, folds: list[int], cache: Path) -> None:
+    """Train the recipe with other widths, and print how good and how fast they are; every part counts alike."""
+    assert config.finetune is not None
+    data: LabelledChips | None = None
+    print(f"widths | parts {folds}: accuracy (mean IoU), merged | sees | file | speed of one core")
+    for label, widths in WIDTHS[name].items():
+        changed = with_widths(config, widths)
+        total = HeldOut(config.finetune.classes)
+        for fold in folds:
+            file = cache / f"{name}-{'-'.join(map(str, widths))}-{config.seed}-{fold}.npz"
+            if not file.exists():
+                data = data or read_chips(config.finetune, config.network)
+                network = train_fold(changed, data, fold, "network")
+                scores = score(changed, data, fold, functools.partial(pixel_logs, network))
+                save({source: held_out.counts for source, held_out in scores.items()}, file)
+            with np.load(file) as figures:
+                for counts in figures.values():
+                    total.counts += np.rint(1e7 * counts / max(1, counts.sum())).astype(np.int64)
+        merged = _merged(total.counts, COARSE[name])
+        speed = describe_speed(changed)
+        print(f"{label} {widths} | {_pair(total.counts)}, {_pair(merged)} | {speed}", flush=True)
 
 
 def measure_twin(
