@@ -21,7 +21,7 @@ WIDTHS: dict[str, dict[str, tuple[int, ...]]] = {
         "twice as wide on coarse grids": (32, 32, 0, 16, 64, 128, 128),
         "one grid more": (32, 32, 0, 16, 48, 64, 96, 96),
         "one grid less": (32, 32, 0, 16, 48, 64),
-        "no half resolution, as version 0.2 had it": (32, 32, 16, 32, 48, 64),
+        "a grid of all pixels instead": (32, 32, 16, 32, 48, 64),
     }
 }
 """What is compared: widths of the two layers that see one pixel, and then of each grid of the context."""
