@@ -41,7 +41,7 @@ FOREIGN_OPTIONS = {
     *("--aws-profile", "--aws-no-sign-requests", "--aws-requester-pays"),  # rio
     *("--nthreads", "--nproc-per-node", "--shm-size"),  # dask, torchrun, Docker
     *("--no-index", "--find-links", "--no-deps", "--resolution"),  # pip, uv
-    *("--memory", "--bundled", "--fold", "--sparse", "--seeds"),  # scripts under benchmarks/
+    *("--memory", "--bundled", "--fold", "--twin", "--sparse", "--seeds"),  # scripts under benchmarks/
 }
 
 
