@@ -41,7 +41,15 @@ FOREIGN_OPTIONS = {
     *("--aws-profile", "--aws-no-sign-requests", "--aws-requester-pays"),  # rio
     *("--nthreads", "--nproc-per-node", "--shm-size"),  # dask, torchrun, Docker
     *("--no-index", "--find-links", "--no-deps", "--resolution"),  # pip, uv
-    *("--memory", "--bundled", "--fold", "--seeds", "--sparse", "--start"),  # scripts under benchmarks/
+    *(
+        "--memory",
+        "--bundled",
+        "--fold",
+        "--seeds",
+        "--sparse",
+        "--start",
+        "--twin",
+    ),  # scripts under benchmarks/
 }
 
 

@@ -20,7 +20,9 @@ NARROW: dict[str, dict[str, Any]] = {
     "local": {},
     "context": {"family": "context", "widths": (4, 4, 4, 4)},
     "context-deep": {"family": "context", "widths": (2, 4, 4, 2, 2)},
+    "context-half": {"family": "context", "widths": (0, 4, 4, 2, 2)},
     "pixel-context": {"family": "pixel-context", "widths": (4, 4, 4, 4, 4)},
+    "pixel-context-half": {"family": "pixel-context", "widths": (4, 4, 0, 4, 4, 4)},
 }
 """Networks of every dense family, narrow enough for tests."""
 
@@ -155,6 +157,14 @@ def test_context_networks_see_far_and_label_every_pixel() -> None:
     deep = Network(NetworkConfig("context-deep", RGBI, 5))
     assert (context.receptive_field, context.halo, context.stride, context.cell) == (70, 32, 8, 1)
     assert (deep.receptive_field, deep.halo, deep.stride, deep.cell) == (142, 64, 16, 1)
+
+
+def test_a_context_may_begin_at_half_the_resolution() -> None:
+    half = Network(
+        NetworkConfig("pixel-context", RGBI, 5, family="pixel-context", widths=(4, 4, 0, 6, 4, 4, 4))
+    )
+    assert (half.receptive_field, half.halo, half.stride, half.cell) == (137, 64, 16, 1)
+    assert half.features(torch.rand(1, 4, 37, 51)).shape == (1, 4 + 6, 37, 51)
 
 
 def test_pixel_features_see_one_pixel_and_context_features_may_see_another_view() -> None:

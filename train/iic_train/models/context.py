@@ -1,8 +1,9 @@
 """Trunks that see far at the cost of a narrow network: an encoder-decoder, alone or beside a path that sees one pixel.
 
-Level i of the encoder-decoder works on a grid that is coarser by 2^i. Pooling keeps a last odd row and upsampling is
-by exactly two and cropped, so the output has the size of the input, and a tile whose origin is a multiple of the
-coarsest grid's step and that brings enough context has in its core the result of the whole image.
+Level i of the encoder-decoder works on a grid that is coarser by 2^i; there may be none on the grid of the pixels.
+Pooling keeps a last odd row and upsampling is by exactly two and cropped, so the output has the size of the input, and
+a tile whose origin is a multiple of the coarsest grid's step and that brings enough context has in its core the result
+of the whole image.
 """
 
 from collections.abc import Sequence
@@ -23,16 +24,20 @@ class Context(nn.Module):
 
     Args:
         channels: Number of input channels.
-        widths: Number of channels of each level, from the finest to the coarsest.
+        widths: Number of channels of each level, from the finest to the coarsest. If the first is 0, there is no level
+            on the grid of the pixels: the first convolution has a stride of two, and the features are upsampled.
     """
 
     pixel_features = 0
 
     def __init__(self, channels: int, widths: Sequence[int]) -> None:
         super().__init__()
+        self.step = 1 if widths[0] else 2
+        widths = widths if widths[0] else widths[1:]
         befores = (channels, *widths[:-1])
         self.encoder = nn.ModuleList(
-            conv_norm_relu(before, width, 3) for before, width in zip(befores, widths, strict=True)
+            conv_norm_relu(before, width, 3, stride=1 if level else self.step)
+            for level, (before, width) in enumerate(zip(befores, widths, strict=True))
         )
         # Projected on the coarse grid, before upsampling: linear operations commute, and this one costs a quarter.
         self.project = nn.ModuleList(
@@ -43,7 +48,8 @@ class Context(nn.Module):
         self.out_channels = widths[0]
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return features `[N, widths[0], H, W]`."""
+        """Return features `[N, out_channels, H, W]`."""
+        height, width = x.shape[-2:]
         levels: list[Tensor] = []
         for stage in self.encoder:
             x = stage(F.max_pool2d(x, 2, ceil_mode=True) if levels else x)
@@ -53,11 +59,13 @@ class Context(nn.Module):
         ):
             coarse = F.interpolate(project(x), scale_factor=2.0, mode="bilinear", align_corners=False)
             x = decode(fine + coarse[..., : fine.shape[-2], : fine.shape[-1]])
-        return x
+        if self.step == 1:
+            return x
+        return F.interpolate(x, scale_factor=2.0, mode="bilinear", align_corners=False)[..., :height, :width]
 
     def geometry(self) -> Geometry:
         """Return the steps of its grids and how far its features see."""
-        stride = 2 ** (len(self.encoder) - 1)
+        stride = self.step * 2 ** (len(self.encoder) - 1)
         low, high = self._span(0, stride - 1)
         pixels = [self._span(pixel, pixel) for pixel in range(stride)]
         field = max(last - first + 1 for first, last in pixels)
@@ -65,13 +73,15 @@ class Context(nn.Module):
 
     def _span(self, low: int, high: int) -> tuple[int, int]:
         """Return the first and the last pixel, along one axis, that the output pixels `low` to `high` depend on."""
+        if self.step == 2:  # cells whose upsampling reaches these pixels
+            low, high = (low - 1) // 2, (high + 1) // 2
         for _ in self.decoder:
             low, high = low - 1, high + 1  # a convolution
             low, high = (low - 1) // 2, (high + 1) // 2  # cells whose upsampling reaches these pixels
         for _ in self.decoder:
             low, high = low - 1, high + 1
             low, high = 2 * low, 2 * high + 1  # what was pooled
-        return low - 1, high + 1
+        return self.step * low - 1, self.step * high + 1
 
 
 class PixelContext(nn.Module):
@@ -82,7 +92,8 @@ class PixelContext(nn.Module):
 
     Args:
         channels: Number of input channels.
-        widths: Number of channels of the layers that see one pixel, and then of each level of the context.
+        widths: Number of channels of the layers that see one pixel, and then of each level of the context, of which the
+            first may be 0.
     """
 
     def __init__(self, channels: int, widths: Sequence[int]) -> None:
@@ -94,7 +105,7 @@ class PixelContext(nn.Module):
         )
         self.context = Context(channels, around)
         self.pixel_features = own[-1]
-        self.out_channels = own[-1] + around[0]
+        self.out_channels = own[-1] + self.context.out_channels
 
     def forward(self, x: Tensor, around: Tensor | None = None) -> Tensor:
         """Return features `[N, out_channels, H, W]`; `around` is another view of the same place for the context."""

@@ -134,11 +134,13 @@ class _Ratios(nn.Module):
         return torch.cat([scaled - 0.4, (first - second) / (first + second + self.DARK)], dim=1)
 
 
-def conv_norm_relu(before: int, width: int, kernel: int, *, dilation: int = 1) -> nn.Sequential:
-    """Return a convolution that keeps the size, batch norm with running statistics, and ReLU."""
+def conv_norm_relu(
+    before: int, width: int, kernel: int, *, dilation: int = 1, stride: int = 1
+) -> nn.Sequential:
+    """Return a convolution that keeps the size or divides it by a stride, batch norm with running statistics, ReLU."""
     padding = dilation * (kernel // 2)
     return nn.Sequential(
-        nn.Conv2d(before, width, kernel, padding=padding, dilation=dilation, bias=False),
+        nn.Conv2d(before, width, kernel, stride=stride, padding=padding, dilation=dilation, bias=False),
         nn.BatchNorm2d(width),
         nn.ReLU(inplace=True),
     )

@@ -1,7 +1,8 @@
 """The bundled model for aerial imagery of 0.2 to 1 m: 8-bit values to five classes of land cover.
 
-As for satellites, a path that sees one pixel is trained first and kept, and the context adds to it. The labelled zones
-have hardly any water, so bodies of real spectra are painted into some of the crops.
+As for satellites, a path that sees one pixel is trained first and kept, and the context adds to it: at half the
+resolution, where it sees 27 m of imagery of 0.2 m, about as much as a house with its shadow. The labelled zones have
+hardly any water, so bodies of real spectra are painted into some of the crops.
 
 DATA holds the folders `flair`, `naip` and `pool`; docs/models.md says what is in them. Each zone of FLAIR is left out
 in one of the four parts of the cross-validation.
@@ -126,7 +127,7 @@ RECIPE = LearntRecipe(
         weight_decay=1e-4,
         clip=1.0,
         dropout=0.0,
-        norm_steps=60,
+        norm_steps=100,
         light=_light(0.3),
         around=_light(0.7, shadow=0.15, blur=0.4),
         zoom=(0.74, 1.35),
@@ -139,15 +140,15 @@ RECIPE = LearntRecipe(
         CHANNELS,
         len(CLASSES),
         family="pixel-context",
-        widths=(32, 32, 16, 32, 48, 64),
+        widths=(32, 32, 0, 16, 48, 64, 96),
         beside="ratios",
         bias=True,
     ),
-    size=128,
-    batch=6,
-    epochs=4,
+    size=192,
+    batch=4,
+    epochs=8,
     steps=100,
-    lr=6e-3,
+    lr=5e-3,
     gsd=(0.2, 1.0),
     attribution="IGN FLAIR #1 (Montpellier); USDA NAIP (West Virginia with labels of the Chesapeake Conservancy, "
     "California in a selection of the urban-tree-detection data set)",
