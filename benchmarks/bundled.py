@@ -2,11 +2,17 @@
 
     python benchmarks/bundled.py score satellite DATA [--cache FOLDER] [--fold N]...
     python benchmarks/bundled.py score aerial DATA
+    python benchmarks/bundled.py widths satellite DATA [--cache FOLDER] [--fold N]...
 
-trains the recipe once for each part of the cross-validation over places, scores it on the places left out, and prints
-a table per source: accuracy, mean IoU, precision and recall of each class, and how far the confidence can be trusted.
-Beside it, on the same places: a rule on NDVI and NDWI, and a random forest on single pixels that learnt from the same
-labels. What was measured is kept in FOLDER, so that parts can be run one at a time, and a second call only prints.
+`score` trains the recipe once for each part of the cross-validation over places, scores it on the places left out, and
+prints a table per source: accuracy, mean IoU, precision and recall of each class, and how far the confidence can be
+trusted.
+Beside it, on the same places: a rule on NDVI and NDWI, a random forest on single pixels that learnt from the same
+labels, and the unsupervised twin, the same network trained by IIC alone and named by the same labels. What was measured
+is kept in FOLDER, so that parts can be run one at a time, and a second call only prints.
+
+`widths` trains the recipe with narrower and wider networks, and prints how good each is on the places left out, its
+size, and its speed in ONNX Runtime on one thread.
 
 DATA holds the folders flair and pool (docs/models.md says what they are). This only measures: `iic-train recipe NAME
 --data DATA` trains the models.
@@ -15,19 +21,25 @@ DATA holds the folders flair and pool (docs/models.md says what they are). This 
 import argparse
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import torch
 from numpy.typing import NDArray
 from sklearn.ensemble import RandomForestClassifier
+from twin import train_twin
 
+from iic_export.graph import to_onnx, with_outputs
+from iic_export.head import SegmentationHead
 from iic_train.config import TrainConfig
 from iic_train.finetune.crops import Crops
 from iic_train.finetune.heldout import HeldOut, pixel_logs
 from iic_train.finetune.pixels import train_fold
 from iic_train.finetune.samples import LabelledChips, read_chips
+from iic_train.models.networks import Network
 from iic_train.recipes.learnt import learnt_config
 from iic_train.recipes.named import LEARNT_RECIPES
 
@@ -50,6 +62,14 @@ EARLIER = {
     "aerial": "rural zones of FLAIR: 86.9 (45.7) in ground, building, vegetation; a town at 0.6 m: 57.3",
 }
 """Figures of the models of version 0.1.0, which were trained without labels, on places that they had not seen."""
+WIDTHS = {
+    "half": (16, 8, 8, 16, 24, 32),
+    "as the recipe": (32, 16, 16, 32, 48, 64),
+    "wide pixel path": (64, 32, 16, 32, 48, 64),
+    "double": (64, 32, 32, 64, 96, 128),
+}
+"""Channels of the two layers that see one pixel, and of the levels of the context."""
+SPEED_SIDE, SPEED_RUNS = 1024, 5
 Counts = NDArray[np.int64]
 Predict = Callable[[NDArray[Any]], NDArray[np.float32]]
 
@@ -59,7 +79,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("task", choices=["score"])
+    parser.add_argument("task", choices=["score", "widths"])
     parser.add_argument("name", choices=sorted(LEARNT_RECIPES))
     parser.add_argument("data", type=Path)
     parser.add_argument("--cache", type=Path, default=Path("runs/bundled"))
@@ -75,6 +95,9 @@ def main() -> None:
     data: LabelledChips | None = None
     assert config.finetune is not None
     folds = options.fold or list(range(config.finetune.folds))
+    if options.task == "widths":
+        compare_widths(config, folds, options.cache)
+        return
     for fold in folds:
         file = options.cache / f"{options.name}-{options.seed}-{fold}.npz"
         if not file.exists():
@@ -97,6 +120,8 @@ def measure_fold(name: str, config: TrainConfig, data: LabelledChips, fold: int,
         "forest": forest(config, pixels, labels),
         "rule": rule(name, config, pixels, labels),
     }
+    if name == "satellite":
+        methods["twin"] = twin(config, data, fold)
     figures: dict[str, Any] = {"seconds": seconds}
     for method, predict in methods.items():
         for source, held_out in score(config, data, fold, predict).items():
@@ -107,6 +132,57 @@ def measure_fold(name: str, config: TrainConfig, data: LabelledChips, fold: int,
     with file.with_suffix(".part").open("wb") as opened:
         np.savez_compressed(opened, **figures)
     file.with_suffix(".part").rename(file)
+
+
+def twin(config: TrainConfig, data: LabelledChips, fold: int) -> Predict:
+    """Make the network that learnt without labels; a pixel has the class of its cluster."""
+    network, names = train_twin(config, data, fold)
+    return lambda chip: np.float32(
+        np.eye(config.network.clusters_b)[names[pixel_logs(network, chip).argmax(0)]]
+    ).transpose(2, 0, 1)
+
+
+def compare_widths(config: TrainConfig, folds: list[int], cache: Path) -> None:
+    """Print how good, how large and how fast the recipe's network is at several widths."""
+    assert config.finetune is not None
+    data: LabelledChips | None = None
+    print("network | widths | first source | all sources alike | kB | Mpx/s")
+    for title, widths in WIDTHS.items():
+        changed = replace(config, network=replace(config.network, widths=widths))
+        file = cache / f"widths-{'-'.join(map(str, widths))}-{config.seed}-{'-'.join(map(str, folds))}.npz"
+        if not file.exists():
+            data = data or read_chips(config.finetune, config.network)
+            counts: dict[str, Counts] = {}
+            for fold in folds:
+                network = train_fold(changed, data, fold, "network")
+                for source, held_out in score(changed, data, fold, _predict(network)).items():
+                    counts[source] = counts.get(source, 0) + held_out.counts
+            np.savez(file, **counts, **{"/": network_cost(network)})
+        with np.load(file) as figures:
+            size, speed = figures["/"]
+            tables = {source: figures[source] for source in figures.files if source != "/"}
+        first = tables[config.finetune.sources[0].name]
+        cells = [title, " ".join(map(str, widths)), _pair(first), _pair(_alike(list(tables.values())))]
+        print(" | ".join([*cells, f"{size:.0f}", f"{speed:.1f}"]), flush=True)
+
+
+def _predict(network: Network) -> Predict:
+    return lambda chip: pixel_logs(network, chip)
+
+
+def network_cost(network: Network) -> tuple[float, float]:
+    """Return the size of the graph in kB and its speed in Mpx/s on one thread, the best of several runs."""
+    model = with_outputs(to_onnx(SegmentationHead(network), 4, "int16", (64, 64)), ["labels"])
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
+    image = np.random.default_rng(0).integers(0, 4000, (1, 4, SPEED_SIDE, SPEED_SIDE)).astype(np.int16)
+    seconds = []
+    for _ in range(SPEED_RUNS):
+        started = time.process_time()
+        session.run(["labels"], {"image": image})
+        seconds.append(time.process_time() - started)
+    return model.ByteSize() / 1e3, SPEED_SIDE**2 / 1e6 / min(seconds)
 
 
 def score(config: TrainConfig, data: LabelledChips, fold: int, predict: Predict) -> dict[str, HeldOut]:
@@ -208,12 +284,9 @@ def report(name: str, config: TrainConfig, files: list[Path]) -> None:
     print(
         "source | method | accuracy, mean IoU | merged | NDVI groups | precision | recall | calibration error"
     )
-    for method in ("forest", "network", "rule"):
+    for method in {method for method, _ in totals}:
         pooled = HeldOut(classes)
-        for (kind, _), held_out in totals.items():
-            if kind == method:  # every source counts alike, however much of it is labelled
-                share = held_out.counts / max(1, held_out.counts.sum())
-                pooled.counts += np.rint(1e7 * share).astype(np.int64)
+        pooled.counts = _alike([held_out.counts for (kind, _), held_out in totals.items() if kind == method])
         totals[method, "all alike"] = pooled
     for (method, source), held_out in sorted(totals.items(), key=lambda item: item[0][::-1]):
         print(_row(name, source, method, held_out, temperature))
@@ -233,6 +306,11 @@ def _row(name: str, source: str, method: str, held_out: HeldOut, temperature: fl
     calibrated = method == "network" and held_out.logs
     cells.append(f"{100 * held_out.calibration_error(temperature):.1f}" if calibrated else "")
     return " | ".join(cells)
+
+
+def _alike(tables: list[Counts]) -> Counts:
+    """Add tables so that every source counts alike, however much of it is labelled."""
+    return np.sum([np.rint(1e7 * counts / max(1, counts.sum())) for counts in tables], 0).astype(np.int64)
 
 
 def _merged(counts: Counts, groups: tuple[tuple[int, ...], ...]) -> Counts:
