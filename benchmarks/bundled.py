@@ -7,9 +7,8 @@
 `score` trains the recipe once for each part of the cross-validation over places, scores it on the places left out, and
 prints a table per source: accuracy, mean IoU, precision and recall of each class, and how far the confidence can be
 trusted. Beside it, on the same places: a rule on NDVI and NDWI, and a random forest on single pixels that learnt from
-the same labels; and with --twin the recipe without labels, trained on the other places and named by their labels: what
-IIC alone gives. What was measured is kept in FOLDER, so that parts can be run one at a time, and a second call only
-prints.
+the same labels; and with --twin the same network trained by IIC alone on the other places and named by their labels.
+What was measured is kept in FOLDER, so that parts can be run one at a time, and a second call only prints.
 
 `widths` trains the recipe with other widths of the network, and prints how good and how fast each is.
 
@@ -29,7 +28,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.ensemble import RandomForestClassifier
-from twin import unlabelled_twin
+from twin import train_twin
 from widths import WIDTHS, describe_speed, with_widths
 
 from iic_train.config import TrainConfig
@@ -77,7 +76,7 @@ def main() -> None:
     parser.add_argument("--fold", type=int, action="append", help="parts to measure; by default all")
     parser.add_argument("--epochs", type=int, help="instead of what the recipe says")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--twin", action="store_true", help="beside it the recipe without labels")
+    parser.add_argument("--twin", action="store_true", help="beside it the same network without labels")
     options = parser.parse_args()
     torch.set_num_threads(1)
     options.cache.mkdir(parents=True, exist_ok=True)
@@ -100,7 +99,7 @@ def main() -> None:
             files.append(options.cache / f"{options.name}-unlabelled-{options.seed}-{fold}.npz")
             if not files[-1].exists():
                 data = data or read_chips(config.finetune, config.network)
-                measure_twin(options.name, options.data, config, data, fold, files[-1])
+                measure_twin(options.name, config, data, fold, files[-1])
     report(options.name, config, files)
 
 
@@ -149,13 +148,16 @@ def compare_widths(name: str, config: TrainConfig, folds: list[int], cache: Path
         print(f"{label} {widths} | {_pair(total.counts)}, {_pair(merged)} | {speed}", flush=True)
 
 
-def measure_twin(
-    name: str, folder: Path, config: TrainConfig, data: LabelledChips, fold: int, file: Path
-) -> None:
-    """Train the recipe without labels, name it and score it, with the places of one part left out."""
+def measure_twin(name: str, config: TrainConfig, data: LabelledChips, fold: int, file: Path) -> None:
+    """Train the same network without labels, name and score it, with the places of one part left out."""
     started = time.process_time()
-    predict = unlabelled_twin(name, folder, config, data, fold, file.parent)
+    network, names = train_twin(config, data, fold)
     print(f"{name} without labels, part {fold}: {time.process_time() - started:.0f} s of CPU", flush=True)
+    certain = np.float32(np.eye(config.network.clusters_b))
+
+    def predict(chip: NDArray[Any]) -> NDArray[np.float32]:
+        return certain[names[pixel_logs(network, chip).argmax(0)]].transpose(2, 0, 1)
+
     scores = score(config, data, fold, predict)
     save({f"unlabelled/{source}/counts": held_out.counts for source, held_out in scores.items()}, file)
 

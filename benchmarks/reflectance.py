@@ -5,8 +5,8 @@
 Scenes of known reflectance under DATA/pool are stretched to 8 bits, each band by its own percentiles or all by the
 same, and estimated again. Printed are the error of the ends of the bands in reflectance, and the share of the pixels
 that MODEL (by default the bundled `satellite`) labels as in the scene of known reflectance. Beside it: the estimate by
-typical percentiles, one gain for all bands, which was used before. The mixture behind the estimate was fitted to a few
-pixels of most of these scenes.
+typical percentiles, one gain for all bands, which was used before. The mixture behind the estimate is fitted again for
+every scene, without the folder that the scene is in.
 """
 
 import argparse
@@ -19,8 +19,9 @@ import rasterio
 from numpy.typing import NDArray
 
 from iic_geotools.scene.rescaling import robust_ranges
-from iic_geotools.scene.spectra import BANDS, TYPICAL_REFLECTANCE, fit_world
+from iic_geotools.scene.spectra import BANDS, TYPICAL_REFLECTANCE, World, fit_world
 from iic_runtime import Segmenter
+from iic_train.recipes.spectra import fit_spectra, read_places
 
 SCENES = (
     "s2_ftw/*window0", "s2_rondonia/*20LLQ*", "s2_rondonia/*20LMR*", "s2_california_rcv/*2020*", "s2_dsen2/*iran*",
@@ -31,10 +32,14 @@ SIDE = 700
 Estimate = Callable[[NDArray[Any]], tuple[NDArray[Any], NDArray[Any]]]
 
 
-def by_world(values: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Estimate gains and offsets as the product does."""
-    gains, offsets = fit_world(values, robust_ranges(values), BANDS)
-    return np.array(gains), np.array(offsets)
+def by_world(world: World) -> Estimate:
+    """Estimate gains and offsets as the product does, by spectra that hold none of the scene."""
+
+    def estimate(values: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+        gains, offsets = fit_world(values, robust_ranges(values), BANDS, world)
+        return np.array(gains), np.array(offsets)
+
+    return estimate
 
 
 def by_percentiles(values: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -62,10 +67,16 @@ def main() -> None:
     parser.add_argument("--model", default="satellite")
     options = parser.parse_args()
     segmenter = Segmenter(options.model)
-    methods: dict[str, Estimate] = {"world": by_world, "percentiles": by_percentiles}
-    shares: dict[str, list[float]] = {name: [] for name in methods}
-    print(f"{'scene':44}{'stretch':>9}" + "".join(f"{name + ': error, same':>26}" for name in methods))
+    names = ("world", "percentiles")
+    shares: dict[str, list[float]] = {name: [] for name in names}
+    places = read_places(options.data)
+    worlds: dict[str, World] = {}
+    print(f"{'scene':44}{'stretch':>9}" + "".join(f"{name + ': error, same':>26}" for name in names))
     for pattern in SCENES:
+        folder = pattern.split("/")[0]
+        if folder not in worlds:
+            worlds[folder] = fit_spectra(places, [folder])
+        estimates = (by_world(worlds[folder]), by_percentiles)
         path = sorted((options.data / "pool").glob(f"{pattern}_rgbn.tif"))[0]
         with rasterio.open(path) as dataset:
             true = dataset.read(window=((0, SIDE), (0, SIDE))).clip(0).astype(np.float32) / 1e4
@@ -73,7 +84,7 @@ def main() -> None:
         for common in (False, True):
             values = stretch(true, common)
             cells = []
-            for name, estimate in methods.items():
+            for name, estimate in zip(names, estimates, strict=True):
                 gains, offsets = estimate(values.reshape(4, -1)[:, ::7])
                 again = (values * gains[:, None, None] + offsets[:, None, None]).astype(np.float32)
                 labels = segmenter(again, reflectance=(1.0, 0.0)).labels

@@ -1,88 +1,96 @@
-"""What IIC alone gives: the recipe without labels, named on the places learnt from, for `bundled.py --twin`."""
+"""The unsupervised twin of a bundled model: the same network, trained by IIC alone and named afterwards.
 
-from collections.abc import Callable
+`benchmarks/bundled.py` measures it beside the model that learns from labels. It sees the same crops of the places that
+are not left out, without their labels; then each of its clusters gets the class that most of its labelled pixels on
+these places have.
+"""
+
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from iic_train.config import TrainConfig
+from iic_train.data.loader import Batch
 from iic_train.finetune.chips import LabelledChips
+from iic_train.finetune.crops import Crops
+from iic_train.finetune.heldout import class_logs
+from iic_train.losses.step import pair_terms
+from iic_train.models.layers import fresh_statistics
 from iic_train.models.networks import Network
-from iic_train.recipes.data_files import find_files
-from iic_train.recipes.named import RASTER_RECIPES
-from iic_train.recipes.rasters import train_rasters
+from iic_train.recipes.rasters import FINE, PAIRS
 
-STEP = 4
-"""Names are found from every pixel of a grid of this step."""
+CLUSTERS, STEPS, BATCH, RATE = 64, 500, 16, 4e-3
+SIZE = 48
+"""Side of the crops in pixels."""
+JITTER = 0.3
+"""Strength of the changes of light where pixels are large and brightness tells materials apart."""
+NAMING_CROPS, CALIBRATION_STEPS = 600, 20
+NAMING, CALIBRATION = 3_000_001, 3_000_002
+"""Numbers of passes that are no epochs."""
 
 
-def unlabelled_twin(
-    name: str, folder: Path, config: TrainConfig, data: LabelledChips, fold: int, runs: Path
-) -> Callable[[NDArray[Any]], NDArray[np.float32]]:
-    """Train without labels on the imagery of the places that are not left out, and name clusters by the labels there.
+def train_twin(config: TrainConfig, data: LabelledChips, fold: int) -> tuple[Network, NDArray[np.int64]]:
+    """Train by IIC on the places that are not left out, and return the network and the class of each cluster."""
+    config = _twin_config(config)
+    crops = Crops(data, config, fold)
+    torch.manual_seed(config.seed)
+    network = Network(config.network)
+    optimiser = torch.optim.Adam(network.parameters(), lr=RATE)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, STEPS)
+    network.train()
+    for step in range(STEPS):
+        crop = crops.read((1, step))
+        terms = pair_terms(
+            network,
+            network.features,
+            Batch(crop.pixels, crop.inside[:, 0]),
+            "b",
+            config,
+            key=(config.seed, 1, step),
+            autocast=torch.autocast("cpu", enabled=False),
+        )["b"]
+        loss = torch.stack([term.loss for term in terms]).mean()
+        optimiser.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimiser.step()
+        schedule.step()
+    with torch.no_grad(), fresh_statistics(network):
+        for step in range(CALIBRATION_STEPS):
+            network.features(network.scale(crops.read((CALIBRATION, step)).pixels))
+    return network.eval(), _names(network, crops, data)
 
-    Args:
-        name: The recipe that learns from labels; its twin has the same name with `-unlabelled`.
-        folder: Folder of the data.
-        config: The settings of the recipe that learns from labels.
-        data: Its labelled chips.
-        fold: The places that are left out: neither trained nor named on.
-        runs: Folder of the run folders.
-    """
-    assert config.finetune is not None
-    recipe = RASTER_RECIPES[f"{name}-unlabelled"]
-    left_out = {
-        str(Path(scene).resolve())
-        for source in config.finetune.sources
-        for scene in source.scenes
-        if any(number == fold and Path(scene).name.startswith(text) for text, number in source.folds)
-    }
-    scenes = [
-        scene for scene in find_files(folder, recipe.scenes) if str(Path(scene).resolve()) not in left_out
-    ]
-    settings = replace(recipe.settings, seed=config.seed)
-    run = train_rasters(
-        scenes,
-        recipe.classes,
-        settings,
-        preset=recipe.name,
-        runs=runs,
-        name=f"{recipe.name}-{config.seed}-{fold}",
-        device="cpu",
+
+def _twin_config(config: TrainConfig) -> TrainConfig:
+    photometry = PAIRS.photometry
+    if config.data.gsd is None or config.data.gsd[0] >= FINE:
+        photometry = replace(
+            photometry,
+            all_brightness=JITTER * photometry.all_brightness,
+            all_contrast=JITTER * photometry.all_contrast,
+            saturation=JITTER * photometry.saturation,
+            vegetation_jitter=0.0,
+        )
+    return replace(
+        config,
+        network=replace(config.network, clusters_b=CLUSTERS),
+        pairs=replace(PAIRS, photometry=photometry),
+        size=SIZE,
+        batch=BATCH,
     )
-    network = run.network("best").with_sub_head(run.choice("best").sub_head).eval()
-    names = cluster_names(network, config, data, fold)
-
-    def predict(chip: NDArray[Any]) -> NDArray[np.float32]:
-        chosen = names[clusters(network, chip)]
-        return np.float32(np.eye(len(data.legend.classes))[chosen].transpose(2, 0, 1))
-
-    return predict
 
 
-def cluster_names(network: Network, config: TrainConfig, data: LabelledChips, fold: int) -> NDArray[np.intp]:
-    """Return the class that each cluster holds most of; sources count as often as they are learnt from."""
-    assert config.finetune is not None
+@torch.no_grad()
+def _names(network: Network, crops: Crops, data: LabelledChips) -> NDArray[np.int64]:
+    """Return the class that most labelled pixels of each cluster have, every crop alike."""
     members = data.legend.members()
     single = members.sum(1) == 1
-    shape = (len(config.finetune.sources), network.config.clusters_b, len(data.legend.classes))
-    counts = np.zeros(shape)
-    for chip in data.chips:
-        codes = chip.codes_without(fold)[::STEP, ::STEP]
-        chosen = single[codes]
-        if chosen.any():
-            parts = clusters(network, chip.pixels)[::STEP, ::STEP][chosen]
-            np.add.at(counts[chip.source], (parts, members.argmax(1)[codes[chosen]]), 1.0)
-    shares = counts / np.maximum(counts.sum((1, 2), keepdims=True), 1.0)
-    weights = np.array([source.weight for source in config.finetune.sources])
-    return np.asarray(np.tensordot(weights, shares, 1).argmax(1))
-
-
-@torch.inference_mode()
-def clusters(network: Network, chip: NDArray[Any]) -> NDArray[np.intp]:
-    """Return the cluster of each pixel of a chip."""
-    return network(torch.from_numpy(np.ascontiguousarray(chip))[None])[0, 0].argmax(0).numpy()
+    votes = np.zeros((CLUSTERS, members.shape[1]))
+    for step in range(NAMING_CROPS // BATCH):
+        crop = crops.read((NAMING, step))
+        clusters = class_logs(network, network.scale(crop.pixels)).argmax(1).numpy()
+        codes = crop.codes.numpy()
+        chosen = single[codes] & (codes > 0)
+        np.add.at(votes, (clusters[chosen], members.argmax(1)[codes[chosen]]), 1)
+    return np.asarray(votes.argmax(1))

@@ -22,7 +22,13 @@ WIDTHS: dict[str, dict[str, tuple[int, ...]]] = {
         "one grid more": (32, 32, 0, 16, 48, 64, 96, 96),
         "one grid less": (32, 32, 0, 16, 48, 64),
         "a grid of all pixels instead": (32, 32, 16, 32, 48, 64),
-    }
+    },
+    "satellite": {
+        "half as wide": (16, 8, 8, 16, 24, 32),
+        "as bundled": (32, 16, 16, 32, 48, 64),
+        "a wider path of one pixel": (64, 32, 16, 32, 48, 64),
+        "twice as wide": (64, 32, 32, 64, 96, 128),
+    },
 }
 """What is compared: widths of the two layers that see one pixel, and then of each grid of the context."""
 
@@ -36,13 +42,19 @@ def describe_speed(config: TrainConfig) -> str:
     """Return the reach, the size and the speed of a network: pixels of tiles' cores per second of one core."""
     network = Network(config.network).eval()
     side = TILE + 2 * network.halo
-    pixels = torch.zeros(1, len(config.network.channels), side, side, dtype=torch.uint8)
+    reflectance = config.data.rescale == "reflectance"
+    dtype = torch.int16 if reflectance else torch.uint8
+    pixels = torch.zeros(1, len(config.network.channels), side, side, dtype=dtype)
     buffer = io.BytesIO()
     torch.onnx.export(network, (pixels,), buffer, input_names=["image"], dynamo=False)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     session = onnxruntime.InferenceSession(buffer.getvalue(), options)
-    image = np.random.default_rng(0).integers(0, 255, pixels.shape, np.uint8)
+    image = (
+        np.random.default_rng(0)
+        .integers(0, 4000 if reflectance else 255, pixels.shape)
+        .astype(pixels.numpy().dtype)
+    )
     seconds = []
     for _ in range(REPEATS):
         started = time.process_time()

@@ -3,7 +3,8 @@
 A mixture of Gaussians over red, green, blue and infrared, fitted to satellite scenes of five continents of which
 reflectance is known, says how usual a spectrum is. Water, leaves, soil and roofs are clouds of their own in it, so a
 scene stretched by anybody fits into it in hardly more than one way: the one that is most probable is taken. That works
-where percentiles fail, because it does not matter how much of the scene is water or forest.
+where percentiles fail, because it does not matter how much of the scene is water or forest. `python -m
+iic_train.recipes.spectra` fits it again.
 """
 
 import json
@@ -42,6 +43,21 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
+class World:
+    """The reflectances that occur in the world, as a mixture of Gaussians over `BANDS`.
+
+    Attributes:
+        shares: Share of each component, `[K]`.
+        means: Their means `[K, bands]`.
+        covariances: Their covariances `[K, bands, bands]`.
+    """
+
+    shares: Floats
+    means: Floats
+    covariances: Floats
+
+
+@dataclass(frozen=True)
 class Mixture:
     """A mixture of Gaussians over the reflectances of some bands.
 
@@ -58,15 +74,15 @@ class Mixture:
     slopes: Floats
 
     @classmethod
-    def of_bands(cls, names: Sequence[str]) -> "Mixture":
+    def of_bands(cls, names: Sequence[str], world: World | None = None) -> "Mixture":
         """Return the mixture of the world's spectra, as far as these bands show them."""
-        shares, means, covariances = _world()
+        world = world or bundled_world()
         chosen = [BANDS.index(name) for name in names]
-        precisions = np.linalg.inv(covariances[:, chosen][:, :, chosen])
+        precisions = np.linalg.inv(world.covariances[:, chosen][:, :, chosen])
         volumes = 0.5 * np.linalg.slogdet(precisions)[1]
         constant = 0.5 * len(names) * np.log(2.0 * np.pi)
-        pulls = np.einsum("kij,kj->ki", precisions, means[:, chosen])
-        heights = np.log(shares) + volumes - constant - 0.5 * (pulls * means[:, chosen]).sum(1)
+        pulls = np.einsum("kij,kj->ki", precisions, world.means[:, chosen])
+        heights = np.log(world.shares) + volumes - constant - 0.5 * (pulls * world.means[:, chosen]).sum(1)
         flat = precisions.reshape(len(precisions), -1)
         return cls(np.column_stack([heights, pulls, -0.5 * flat]), np.vstack([pulls.T, -flat.T]))
 
@@ -92,7 +108,10 @@ def usualness(spectra: Floats, names: Sequence[str]) -> float:
 
 
 def fit_world(
-    values: NDArray[np.generic], ranges: Sequence[tuple[float, float]], names: Sequence[str]
+    values: NDArray[np.generic],
+    ranges: Sequence[tuple[float, float]],
+    names: Sequence[str],
+    world: World | None = None,
 ) -> tuple[list[float], list[float]]:
     """Find the gain and offset of each band that make the values of a scene the most probable reflectances.
 
@@ -100,6 +119,7 @@ def fit_world(
         values: Values `[bands, N]` of pixels spread over the scene.
         ranges: The 2nd and 98th percentile of each band.
         names: Names of the bands, all of them in `BANDS`.
+        world: The reflectances that occur; by default those that come with the package.
 
     Returns:
         Gains and offsets, rounded so that machines agree.
@@ -108,7 +128,8 @@ def fit_world(
     inside = ((values > values.min(1, keepdims=True)) & (values < values.max(1, keepdims=True))).all(0)
     chosen = values[:, inside] if inside.sum() >= PIXELS // 10 else values
     step = max(1, chosen.shape[1] // PIXELS)
-    search = _Search(((chosen[:, ::step].T - low) / (high - low)).astype(np.float64), high - low, names)
+    unit = ((chosen[:, ::step].T - low) / (high - low)).astype(np.float64)
+    search = _Search(unit, high - low, names, world)
     starts = [(dark, contrast) for dark in DARK_INFRARED for contrast in CONTRASTS]
     _, spans, darks = max((search.climb(*start) for start in starts), key=lambda result: result[0])
     gains = [float(f"{gain:.4g}") for gain in spans / (high - low)]
@@ -125,11 +146,12 @@ class _Search:
         unit: Values `[N, bands]`, 0 at the dark and 1 at the bright end of a band.
         spans: Distance between the ends, in values.
         names: Names of the bands.
+        world: The reflectances that occur.
     """
 
-    def __init__(self, unit: Floats, spans: Floats, names: Sequence[str]) -> None:
+    def __init__(self, unit: Floats, spans: Floats, names: Sequence[str], world: World | None) -> None:
         self.unit, self.log_spans = unit, np.log(spans)
-        self.mixture = Mixture.of_bands(names)
+        self.mixture = Mixture.of_bands(names, world)
         typical = np.array([TYPICAL_REFLECTANCE[name] for name in names])
         self.dark, self.contrast = typical[:, 0], np.log(typical[:, 1] - typical[:, 0])
         self.dark_spread = np.array([DARK_SPREAD[name] for name in names])
@@ -169,8 +191,8 @@ class _Search:
 
 
 @cache
-def _world() -> tuple[Floats, Floats, Floats]:
-    """Return shares `[K]`, means `[K, 4]` and covariances `[K, 4, 4]` of the components."""
+def bundled_world() -> World:
+    """Return the mixture that comes with the package; `iic_train.recipes.spectra` fits it."""
     text = resources.files("iic_geotools.scene").joinpath("spectra.json").read_text()
     table = json.loads(text)
-    return np.array(table["shares"]), np.array(table["means"]), np.array(table["covariances"])
+    return World(*(np.array(table[name]) for name in ("shares", "means", "covariances")))

@@ -3,16 +3,16 @@
 import numpy as np
 import pytest
 
-from iic_geotools.scene.spectra import BANDS, STRANGE, Mixture, _world
+from iic_geotools.scene.spectra import BANDS, STRANGE, Mixture, bundled_world
 
 
 def density(spectra: np.ndarray, names: tuple[str, ...]) -> np.ndarray:
     """The density of spectra `[N, bands]`, component by component."""
-    shares, means, covariances = _world()
+    world = bundled_world()
     chosen = [BANDS.index(name) for name in names]
     total = np.zeros(len(spectra))
     for share, mean, covariance in zip(
-        shares, means[:, chosen], covariances[:, chosen][:, :, chosen], strict=True
+        world.shares, world.means[:, chosen], world.covariances[:, chosen][:, :, chosen], strict=True
     ):
         apart = spectra - mean
         distances = (apart @ np.linalg.inv(covariance) * apart).sum(1)
