@@ -1,6 +1,7 @@
 """Where training of a `bank` network starts: clusters without labels, none of them dead."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -103,3 +104,11 @@ def test_fine_scenes_are_read_at_a_working_resolution(pixel_size: float | None, 
 def test_features_need_head_a(scene: tuple[Path, np.ndarray], tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="clusters_a"):
         train_rasters([str(scene[0])], 3, RasterSettings(clusters_a=0), runs=tmp_path)
+
+
+def test_what_was_chosen_is_said(scene: tuple[Path, np.ndarray], tmp_path: Path, caplog: Any) -> None:
+    with caplog.at_level("INFO", "iic_train"):
+        train_rasters([str(scene[0])], 3, QUICK, runs=tmp_path, name="a", device="cpu")
+    (sentence,) = [message for message in caplog.messages if message.startswith("Settings for")]
+    assert "network bank, 3 clusters and 64 of head A; 2 x 2 steps of 4 windows of 16 px" in sentence
+    assert any(message.startswith("epoch 2/2, ") for message in caplog.messages)

@@ -70,8 +70,14 @@ def test_the_first_epoch_is_not_judged() -> None:
 
 def test_an_epoch_is_described_in_a_line() -> None:
     line = describe_epoch(row(epoch=2), replace(CONFIG, epochs=7))
-    assert line.startswith("epoch 2/7  B -0.500 (information 0.500, 3.3/4 clusters)")
+    assert line.startswith("epoch 2/7, learning  B -0.500 (information 0.500, 3.3/4 clusters)")
     assert line.endswith("selection -0.5000 (sub-head 0) *")
+
+
+def test_a_line_says_in_words_whether_it_is_learning() -> None:
+    assert "no longer improving" in describe_epoch(row() | {"best": False}, CONFIG)
+    assert "nothing learnt yet" in describe_epoch(row(information=0.001), CONFIG)
+    assert "collapsed" in describe_epoch(row(entropy=0.01), CONFIG)
 
 
 def test_a_loss_has_settled_when_the_last_epochs_hardly_lowered_it() -> None:

@@ -76,12 +76,22 @@ class Watch:
             )
 
 
+def describe_learning(row: Mapping[str, Any], config: TrainConfig) -> str:
+    """Say in words whether training is getting anywhere."""
+    sub_head, head = row["sub_head"], row["selection"]
+    if math.exp(head["entropy"][sub_head]) < COLLAPSED:
+        return "collapsed"
+    if head["information"][sub_head] < NO_INFORMATION * math.log(config.clusters_of(config.selecting_head)):
+        return "nothing learnt yet"
+    return "learning" if row["best"] else "no longer improving"
+
+
 def describe_epoch(row: Mapping[str, Any], config: TrainConfig) -> str:
     """Return the figures of a finished epoch in a line."""
     accuracy = f"  accuracy {row['accuracy']['chosen']:.1%}" if "accuracy" in row else ""
     return (
-        f"epoch {row['epoch']}/{config.epochs}  {describe_heads(row['train'], config)}  "
-        f"{row['images_per_second']:.0f} images/s  "
+        f"epoch {row['epoch']}/{config.epochs}, {describe_learning(row, config)}  "
+        f"{describe_heads(row['train'], config)}  {row['images_per_second']:.0f} images/s  "
         f"selection {row['loss']:.4f} (sub-head {row['sub_head']}){' *' if row['best'] else ''}{accuracy}"
         f"{'  settled' if row.get('settled') else ''}"
     )

@@ -214,6 +214,22 @@ def raster_config(survey: "Survey", data: DataConfig, classes: int, settings: Ra
     )
 
 
+def describe_settings(config: TrainConfig, gsd: float | None) -> str:
+    """Say in a sentence what was chosen or given, so that nobody has to open the config to know it."""
+    light = config.pairs.photometry
+    size = "pixels of unknown size" if gsd is None else f"pixels of {gsd:.3g} m"
+    clusters = f"{config.network.clusters_b} clusters"
+    if config.network.clusters_a:
+        clusters += f" and {config.network.clusters_a} of head A"
+    steps = f"{config.epochs} x {config.steps} steps" if config.steps else f"{config.epochs} epochs"
+    return (
+        f"Settings for {size}: network {config.network.name}, {clusters}; {steps} of {config.batch} windows of "
+        f"{config.size} px, learning rate {config.lr:g}, pairs up to {config.radius} apart; brightness changes by up "
+        f"to {light.all_brightness:.0%}, vegetation by {light.vegetation_jitter:g}, entropy weighs "
+        f"{config.entropy_weight:g}."
+    )
+
+
 def _pairs(colour_jitter: float, vegetation_jitter: float) -> DensePairs:
     """Return `PAIRS` with its changes of light and colour `colour_jitter` times as strong."""
     photometry = replace(
@@ -294,6 +310,7 @@ def train_rasters(
     )
     survey = survey_scenes(data)
     config = replace(raster_config(survey, data, classes, settings), preset=preset)
+    _LOG.info(describe_settings(config, survey.scenes.gsd))
     return train(
         config, runs=runs, name=name, device=device, workers=workers, survey=survey, progress=progress
     )
