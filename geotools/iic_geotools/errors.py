@@ -66,3 +66,9 @@ class UnexpectedError(IICError, RuntimeError):
         lines = str(error).strip().splitlines()
         reason = f": {lines[0][:300].rstrip('.')}" if lines else ""
         return cls(f"Something went wrong that was not foreseen, {type(error).__name__}{reason}.")
+
+
+def last_line(error: Exception) -> str:
+    """Return the last line of what a library says about an error: the cause, after where it was noticed."""
+    lines = str(error).strip().splitlines()
+    return lines[-1].strip() if lines else type(error).__name__

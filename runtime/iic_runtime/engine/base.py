@@ -102,12 +102,6 @@ def _wrong_output(name: str, values: Any, shape: tuple[int, ...]) -> str | None:
     return f"{name} of shape {values.shape} instead of {shape}" if values.shape != shape else None
 
 
-def last_line(error: Exception) -> str:
-    """Return the last line of what a library says about an error: the cause, after where it was noticed."""
-    lines = str(error).strip().splitlines()
-    return lines[-1].strip() if lines else type(error).__name__
-
-
 def cores() -> int:
     """Return the number of cores this process may use, which in a container may be fewer than the machine has."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from iic_geotools.errors import MissingPackageError, ModelError
-from iic_runtime.engine.base import OUTPUTS, EngineSpec, LabelArray, check_outputs, cores, last_line
+from iic_geotools.errors import MissingPackageError, ModelError, last_line
+from iic_runtime.engine.base import OUTPUTS, EngineSpec, LabelArray, check_outputs, cores
 from iic_runtime.engine.onnx import OnnxEngine
 from iic_runtime.engine.parity import prove, recorded_parity
 from iic_runtime.model.file import ModelFile

@@ -6,7 +6,8 @@ from torch import Tensor
 from iic_geotools.errors import DataError, UsageError
 from iic_train.data import Arrays, Dataset
 from iic_train.data.base import Images
-from iic_train.evaluation.evaluate import LABEL_FRACTIONS, evaluate_clusters, labelled_batches
+from iic_train.data.loader import labelled_batches
+from iic_train.evaluation.evaluate import LABEL_FRACTIONS, evaluate_clusters
 from iic_train.evaluation.kmeans import kmeans, kmeans_baseline
 
 

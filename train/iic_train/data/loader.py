@@ -107,6 +107,43 @@ def share_of(images: int, rank: int, ranks: int) -> slice:
     return slice(images * rank // ranks, images * (rank + 1) // ranks)
 
 
+def labelled_batches(
+    images: Images, batch_size: int, crop: int | None = None
+) -> Iterator[tuple[Tensor, Tensor, NDArray[np.int64]]]:
+    """Yield (images [N, C, H, W], labels [N] or [N, H, W], indices) of the labelled images, in order.
+
+    A batch holds images of one size; it ends early where the size changes.
+    """
+    batch: list[tuple[NDArray[Any], Any, int]] = []
+    for index in range(len(images)):
+        label = images.label(index)
+        if label is None:
+            continue
+        image = _centre(images.image(index), crop)
+        if batch and (len(batch) == batch_size or batch[0][0].shape != image.shape):
+            yield _stacked(batch)
+            batch = []
+        batch.append((image, label if isinstance(label, int) else _centre(label, crop), index))
+    if batch:
+        yield _stacked(batch)
+
+
+def _stacked(batch: list[tuple[NDArray[Any], Any, int]]) -> tuple[Tensor, Tensor, NDArray[np.int64]]:
+    images, labels, indices = zip(*batch, strict=True)
+    return (
+        torch.from_numpy(np.ascontiguousarray(np.stack(images))),
+        torch.from_numpy(np.stack(labels)),
+        np.array(indices, np.int64),
+    )
+
+
+def _centre(pixels: NDArray[Any], side: int | None) -> NDArray[Any]:
+    if side is None:
+        return pixels
+    top, left = (max(0, (length - side) // 2) for length in pixels.shape[-2:])
+    return pixels[..., top : top + side, left : left + side]
+
+
 class Loader:
     """Reads batches ahead, in processes that are started once and live as long as the loader.
 
