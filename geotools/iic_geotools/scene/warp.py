@@ -1,10 +1,12 @@
 """Rasters on another grid, through virtual rasters."""
 
+import math
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import Any
 
 import numpy as np
+from affine import Affine
 from rasterio.enums import Resampling
 from rasterio.vrt import WarpedVRT
 
@@ -46,12 +48,13 @@ def warp_bands(
 
     Args:
         dataset: The open dataset.
-        grid: The grid to resample to: bilinearly to smaller pixels, by averaging to larger ones.
+        grid: The grid to resample to: bilinearly to pixels that are smaller along both axes, by averaging to others.
         bidx: The bands, counted from 1.
         nodata: The nodata value, if there is one.
         masks: The masks of the bands, if they say where data is.
     """
-    finer = abs(grid.transform.determinant) < abs(dataset.transform.determinant)
+    # Between pixels of other proportions, bilinear resampling would look past those whose label it decides.
+    finer = all(new < old for new, old in zip(_sides(grid.transform), _sides(dataset.transform), strict=True))
     selection_text, has_alpha = _select_bands(dataset, bidx, nodata, masks)
     declared = None if has_alpha else nodata
     with open_raster(selection_text) as selection:
@@ -70,6 +73,11 @@ def warp_bands(
         )
         with closing(warped):
             yield warped, tuple(range(1, len(bidx) + 1))
+
+
+def _sides(transform: Affine) -> tuple[float, float]:
+    """Return the lengths of the sides of a pixel."""
+    return math.hypot(transform.a, transform.d), math.hypot(transform.b, transform.e)
 
 
 def _select_bands(

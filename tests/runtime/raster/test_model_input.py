@@ -99,6 +99,18 @@ def test_holes_do_not_leak_into_a_resampled_scene(
     assert np.array_equal(*maps)
 
 
+@pytest.mark.parametrize(("across", "down"), [(0.7, 1.9), (1.9, 0.7), (0.9, 1.3), (1.9, 1.2)])
+def test_pixels_beside_holes_keep_their_labels_where_pixels_are_not_square(
+    make_scene: MakeScene, metre_model: Path, tmp_path: Path, across: float, down: float
+) -> None:
+    values = landscape(40, 57)
+    holes = np.random.default_rng(0).random((40, 57)) < 0.4
+    values[:, holes] = 0
+    scene = make_scene(values, transform=from_origin(500000, 5400000, across, down), nodata=0)
+    segment_raster(scene, tmp_path / "map.tif", metre_model, device="cpu", match_gsd=True)
+    assert np.array_equal(read(tmp_path / "map.tif") == 255, holes)
+
+
 @pytest.mark.filterwarnings("error::RuntimeWarning")
 @pytest.mark.parametrize(
     ("dtype", "hole", "rescale"),
