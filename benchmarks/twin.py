@@ -19,7 +19,7 @@ from iic_train.finetune.heldout import class_logs
 from iic_train.losses.step import pair_terms
 from iic_train.models.layers import fresh_statistics
 from iic_train.models.networks import Network
-from iic_train.recipes.rasters import FINE, PAIRS
+from iic_train.recipes.rasters import FINE, PAIRS, jittered_pairs
 
 CLUSTERS, STEPS, BATCH, RATE = 64, 500, 16, 4e-3
 SIZE = 48
@@ -63,19 +63,11 @@ def train_twin(config: TrainConfig, data: LabelledChips, fold: int) -> tuple[Net
 
 
 def _twin_config(config: TrainConfig) -> TrainConfig:
-    photometry = PAIRS.photometry
-    if config.data.gsd is None or config.data.gsd[0] >= FINE:
-        photometry = replace(
-            photometry,
-            all_brightness=JITTER * photometry.all_brightness,
-            all_contrast=JITTER * photometry.all_contrast,
-            saturation=JITTER * photometry.saturation,
-            vegetation_jitter=0.0,
-        )
+    fine = config.data.gsd is not None and config.data.gsd[0] < FINE
     return replace(
         config,
         network=replace(config.network, clusters_b=CLUSTERS),
-        pairs=replace(PAIRS, photometry=photometry),
+        pairs=PAIRS if fine else jittered_pairs(JITTER, 0.0),
         size=SIZE,
         batch=BATCH,
     )

@@ -49,7 +49,7 @@ class Watch:
         sub_head, head = row["sub_head"], row["selection"]
         letter = self.config.selecting_head
         name, clusters = f"Head {letter.upper()}", self.config.clusters_of(letter)
-        used, information = math.exp(head["entropy"][sub_head]), head["information"][sub_head]
+        used, information = _used_and_information(row)
         weight = f"an `entropy_weight` above {self.config.entropy_weight:g}"
         if row["epoch"] < 2:
             return
@@ -76,12 +76,18 @@ class Watch:
             )
 
 
+def _used_and_information(row: Mapping[str, Any]) -> tuple[float, float]:
+    """Return the number of clusters in use and the information of the sub-head that selects."""
+    sub_head, head = row["sub_head"], row["selection"]
+    return math.exp(head["entropy"][sub_head]), head["information"][sub_head]
+
+
 def describe_learning(row: Mapping[str, Any], config: TrainConfig) -> str:
     """Say in words whether training is getting anywhere."""
-    sub_head, head = row["sub_head"], row["selection"]
-    if math.exp(head["entropy"][sub_head]) < COLLAPSED:
+    used, information = _used_and_information(row)
+    if used < COLLAPSED:
         return "collapsed"
-    if head["information"][sub_head] < NO_INFORMATION * math.log(config.clusters_of(config.selecting_head)):
+    if information < NO_INFORMATION * math.log(config.clusters_of(config.selecting_head)):
         return "nothing learnt yet"
     return "learning" if row["best"] else "no longer improving"
 

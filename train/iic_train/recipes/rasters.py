@@ -192,7 +192,7 @@ def raster_config(survey: "Survey", data: DataConfig, classes: int, settings: Ra
         preset=data.name,
         data=replace(data, bands=survey.scenes.bands),
         network=network,
-        pairs=_pairs(_filled_in(settings.colour_jitter), _filled_in(settings.vegetation_jitter)),
+        pairs=jittered_pairs(_filled_in(settings.colour_jitter), _filled_in(settings.vegetation_jitter)),
         size=settings.size,
         start="kmeans" if bank else "random",
         passes=("a",) if bank else ("ab",) if settings.clusters_a else ("b",),
@@ -230,7 +230,7 @@ def describe_settings(config: TrainConfig, gsd: float | None) -> str:
     )
 
 
-def _pairs(colour_jitter: float, vegetation_jitter: float) -> DensePairs:
+def jittered_pairs(colour_jitter: float, vegetation_jitter: float) -> DensePairs:
     """Return `PAIRS` with its changes of light and colour `colour_jitter` times as strong."""
     photometry = replace(
         PAIRS.photometry,
