@@ -1,7 +1,6 @@
 """What an engine is, how a model is run on it, and which engine opens a model."""
 
 import logging
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypedDict, get_args
@@ -10,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iic_geotools.errors import DeviceError, MissingPackageError, ModelError, UsageError
+from iic_geotools.threads import cores
 from iic_runtime.model.card import Card
 from iic_runtime.model.file import ModelFile
 
@@ -100,11 +100,6 @@ def _wrong_output(name: str, values: Any, shape: tuple[int, ...]) -> str | None:
     if not isinstance(values, np.ndarray) or values.dtype != np.uint8:
         return f"{name} of type {getattr(values, 'dtype', type(values).__name__)} instead of uint8"
     return f"{name} of shape {values.shape} instead of {shape}" if values.shape != shape else None
-
-
-def cores() -> int:
-    """Return the number of cores this process may use, which in a container may be fewer than the machine has."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def open_engine(
