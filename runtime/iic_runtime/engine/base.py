@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any, Literal, Protocol, TypedDict, get_args
 
 import numpy as np
@@ -171,7 +172,10 @@ def open_engine(
 def _preferred_devices(model: ModelFile) -> tuple[Device, ...]:
     """Return the devices that may be there for a model, the one to try first at the front, the CPU at the end."""
     from iic_runtime.engine.onnx import usable_devices
-    from iic_runtime.engine.openvino import prefers_openvino
 
     *others, cpu = usable_devices()
+    if find_spec("openvino") is None:
+        return (*others, cpu)
+    from iic_runtime.engine.openvino import prefers_openvino
+
     return (*others, "openvino", cpu) if prefers_openvino(model) else (*others, cpu)
