@@ -5,7 +5,7 @@ RUNTIME := .venv-runtime
 LOWEST := .venv-lowest
 DIST := .venv-dist
 
-.PHONY: test test-arm lint coverage docs dist lowest demo demo-train demo-clicks notebooks qgis-plugin clean
+.PHONY: test test-arm test-container lint coverage docs dist lowest demo demo-train demo-clicks notebooks qgis-plugin clean
 
 # Everything that a change must pass: install, lint, types, layering, all tests (the slow ones too).
 test: lint
@@ -15,6 +15,11 @@ test: lint
 # with a word elsewhere. About two minutes.
 test-arm: $(VENV)/installed
 	$(BIN)/python tests/arm.py
+
+# The steps of deploy/Dockerfile in fresh Debian roots, without Docker. Needs root and debootstrap; skipped with a word
+# elsewhere. About five minutes.
+test-container: $(VENV)/installed
+	$(BIN)/python tests/container.py
 
 lint: $(VENV)/installed
 	$(BIN)/ruff check .
@@ -106,4 +111,4 @@ qgis-plugin:
 	$(PYTHON) runtime/qgis_plugin/pack.py
 
 clean:
-	rm -rf $(VENV) $(RUNTIME) $(LOWEST) $(DIST) .arm site htmlcov .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(RUNTIME) $(LOWEST) $(DIST) .arm .container site htmlcov .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis

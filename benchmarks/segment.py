@@ -6,12 +6,15 @@
     python benchmarks/segment.py --sparse                            # 100 Gpx, 0.1 % of it data
     python benchmarks/segment.py --start                             # processor time of commands that do little
 
-Every measurement runs in a process of its own, so that peak memory is its own; ratios are what counts.
-GeoDeep (`pip install geodeep`) is left out where it is not installed.
+Every measurement runs in a process of its own, so that peak memory is its own; ratios are what counts. Each is given by
+the clock and by processor time, which other programs change less, each from the best of a few runs in turns. "Engine's
+share" is the part of a run's own processor time that its engine took: what file to file is to the engine alone, as far
+as processors decide it. GeoDeep (`pip install geodeep`) and OpenVINO are left out where they are not installed.
 """
 
 import argparse
 import json
+import os
 import resource
 import subprocess
 import sys
@@ -102,6 +105,25 @@ def make_models(folder: Path) -> None:
     onnx.save(other, folder / "geodeep.onnx")
 
 
+class Clock:
+    """Seconds by the clock and of the processor, of this process, from now on."""
+
+    def __init__(self) -> None:
+        self._begun = time.perf_counter(), time.process_time()
+
+    def read(self) -> dict[str, float]:
+        """Return both."""
+        wall, cpu = self._begun
+        return {"seconds": time.perf_counter() - wall, "cpu_seconds": time.process_time() - cpu}
+
+
+def thread_seconds() -> dict[str, float]:
+    """Return the processor time of each thread of this process, by number; empty where the system does not tell."""
+    tasks = Path("/proc/self/task")
+    files = [task / "schedstat" for task in tasks.iterdir()] if tasks.exists() else []
+    return {file.parent.name: int(file.read_text().split()[0]) / 1e9 for file in files if file.exists()}
+
+
 def engine_alone(folder: Path, scene: Path, model: str) -> dict[str, Any]:
     """The tiles of the scene, in memory, through the engine and nothing else."""
     from iic_geotools.tiling import TileGrid
@@ -115,21 +137,38 @@ def engine_alone(folder: Path, scene: Path, model: str) -> dict[str, Any]:
     image = image.astype(segmenter.card.dtype)
     tiles = [np.ascontiguousarray(image[:, *tile.read.slices])[None] for tile in grid]
     segmenter.engine.run(tiles[0], False)
-    begun = time.perf_counter()
+    clock = Clock()
     for tile in tiles:
         segmenter.engine.run(tile, False)
-    return {"seconds": time.perf_counter() - begun, "pixels": width * height}
+    return {**clock.read(), "pixels": width * height}
 
 
-def end_to_end(folder: Path, scene: Path, model: str, **options: Any) -> dict[str, Any]:
+def end_to_end(folder: Path, scene: Path, model: str, device: str = "cpu", **options: Any) -> dict[str, Any]:
     """The command's function, file to file, the model's loading included."""
-    from iic_runtime import segment_raster
+    from iic_runtime import Segmenter, segment_raster
 
-    begun = time.perf_counter()
-    summary = segment_raster(
-        scene, folder / "map.tif", folder / model, device="cpu", match_gsd=False, overwrite=True, **options
-    )
-    return {"seconds": time.perf_counter() - begun, "pixels": summary.pixels, "tiles_run": summary.tiles_run}
+    clock = Clock()
+    before = set(thread_seconds())
+    segmenter = Segmenter(folder / model, device=device)  # type: ignore[arg-type]
+    engine_threads = set(thread_seconds()) - before
+    in_calls = 0.0
+    run = segmenter.engine.run
+
+    def timed_run(batch: Any, confidence: bool) -> Any:
+        nonlocal in_calls
+        begun = time.thread_time()
+        result = run(batch, confidence)
+        in_calls += time.thread_time() - begun
+        return result
+
+    segmenter.engine.run = timed_run  # type: ignore[method-assign]
+    summary = segment_raster(scene, folder / "map.tif", segmenter, match_gsd=False, overwrite=True, **options)
+    figures = {**clock.read(), "pixels": summary.pixels, "tiles_run": summary.tiles_run}
+    if device == "cpu":  # OpenVINO starts its threads later
+        threads = thread_seconds()
+        engine = in_calls + sum(threads.get(thread, 0.0) for thread in engine_threads)
+        figures["engine_share"] = engine / figures["cpu_seconds"]
+    return figures
 
 
 def with_geodeep(folder: Path, scene: Path) -> dict[str, Any]:
@@ -137,10 +176,10 @@ def with_geodeep(folder: Path, scene: Path) -> dict[str, Any]:
     import geodeep
     from geodeep.segmentation import save_mask_to_raster
 
-    begun = time.perf_counter()
+    clock = Clock()
     mask = geodeep.segment(str(scene), str(folder / "geodeep.onnx"))
     save_mask_to_raster(str(scene), mask, str(folder / "geodeep.tif"))
-    return {"seconds": time.perf_counter() - begun, "pixels": int(mask.size)}
+    return {**clock.read(), "pixels": int(mask.size)}
 
 
 def measure(function: str, *arguments: object) -> dict[str, Any]:
@@ -153,19 +192,31 @@ def measure(function: str, *arguments: object) -> dict[str, Any]:
 
 def run_here(function: str, folder: str, scene: str, *more: str) -> None:
     """What `measure` starts."""
+    from iic_runtime.engine.machine import peak_memory
+
     figures = {"engine": engine_alone, "end": end_to_end, "geodeep": with_geodeep}[function](
         Path(folder), Path(scene), *more
     )  # type: ignore[operator]
-    figures["cpu_seconds"] = time.process_time()
-    figures["peak_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    figures["peak_mb"] = peak_memory() / 1e6
     print(json.dumps(figures))
+
+
+def head(text: str) -> None:
+    """The head of the table."""
+    print(f"{text}; load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
+    print(f"{'':<36}{'Mpx/s':>8}{'ratio':>8}{'CPU s/Mpx':>11}{'ratio':>8}{'engine share':>14}{'MB':>7}")
 
 
 def row(name: str, figures: dict[str, Any], against: dict[str, Any]) -> None:
     """One line of the table."""
-    speed = figures["pixels"] / 1e6 / figures["seconds"]
-    ratio = against["seconds"] / figures["seconds"]
-    print(f"{name:<34}{speed:8.2f} Mpx/s {ratio:8.2f} x {figures['peak_mb']:9.0f} MB")
+    million = figures["pixels"] / 1e6
+    wall, cpu = (against[key] / figures[key] for key in ("seconds", "cpu_seconds"))
+    share = f"{figures['engine_share']:14.3f}" if "engine_share" in figures else " " * 14
+    print(
+        f"{name:<36}{million / figures['seconds']:8.2f}{wall:8.2f}{figures['cpu_seconds'] / million:11.3f}{cpu:8.2f}"
+        f"{share}{figures['peak_mb']:7.0f}",
+        flush=True,
+    )
 
 
 def fastest(
@@ -176,8 +227,11 @@ def fastest(
     for _ in range(repeats):
         for job in jobs:
             figures = measure(job[0], folder, scene, *job[1:])
-            if job not in best or figures["seconds"] < best[job]["seconds"]:
-                best[job] = figures
+            known = best.setdefault(job, figures)
+            for key in ("seconds", "cpu_seconds"):
+                known[key] = min(known[key], figures[key])
+            if "engine_share" in figures:
+                known["engine_share"] = max(known["engine_share"], figures["engine_share"])
     return best
 
 
@@ -185,6 +239,7 @@ def bundled(folder: Path, scene: Path, repeats: int) -> None:
     """Speed and memory of the models that come with the package."""
     from iic_runtime.model.select import bundled_models
 
+    head("relative to the engine alone")
     for model in bundled_models():
         file = str(model.path)
         best = fastest([("engine", file), ("end", file)], folder, scene, repeats)
@@ -194,15 +249,18 @@ def bundled(folder: Path, scene: Path, repeats: int) -> None:
 
 def throughput(folder: Path, scene: Path, repeats: int) -> None:
     """The table of the benchmark."""
-    jobs: list[tuple[str, ...]] = [("engine", "four.onnx"), ("end", "four.onnx"), ("end", "three.onnx")]
-    if find_spec("geodeep"):
-        jobs.append(("geodeep",))
+    four, three, openvino = ("end", "four.onnx"), ("end", "three.onnx"), ("end", "three.onnx", "openvino")
+    jobs: list[tuple[str, ...]] = [("engine", "four.onnx"), four, three]
+    jobs += [openvino] if find_spec("openvino") else []
+    jobs += [("geodeep",)] if find_spec("geodeep") else []
     best = fastest(jobs, folder, scene, repeats)
     engine = best["engine", "four.onnx"]
-    print(f"{engine['pixels'] / 1e6:.0f} Mpx, 4 bands, compressed; speed relative to the engine alone")
+    head(f"{engine['pixels'] / 1e6:.0f} Mpx, 4 bands, compressed; relative to the engine alone")
     row("engine alone, tiles in memory", engine, engine)
-    row("iic-segment-raster, file to file", best["end", "four.onnx"], engine)
-    row("the same, 3 bands", best["end", "three.onnx"], engine)
+    row("iic-segment-raster, file to file", best[four], engine)
+    row("the same, 3 bands", best[three], engine)
+    if openvino in best:
+        row("the same, 3 bands, OpenVINO", best[openvino], engine)
     if ("geodeep",) in best:
         row("GeoDeep, 3 bands", best[("geodeep",)], engine)
 
@@ -239,22 +297,25 @@ def sparse(folder: Path) -> None:
 
 
 def start(folder: Path, repeats: int) -> None:
-    """Processor time of a command's help, and of mapping each small example scene with its bundled model."""
+    """Processor time of a command's help, and of mapping each small example scene, beside importing libraries alone."""
     examples = Path(__file__).parent.parent / "examples"
-    commands = {"--help": ["--help"]}
-    for scene in ("scene.tif", "sentinel2.tif"):
-        commands[f"examples/{scene}"] = [str(examples / scene), str(folder / "map.tif"), "-q", "--overwrite"]
     code = "from iic_runtime.cli.segment_raster import main; main()"
-    for name, arguments in commands.items():
-        seconds = []
-        for _ in range(repeats):
+    libraries = "importing rasterio and ONNX Runtime"
+    commands = {libraries: ["import rasterio, onnxruntime"], "--help": [code, "--help"]}
+    for scene in ("scene.tif", "sentinel2.tif"):
+        name = f"mapping examples/{scene}"
+        commands[name] = [code, str(examples / scene), str(folder / "map.tif"), "-q", "--overwrite"]
+    least = dict.fromkeys(commands, float("inf"))
+    for _ in range(repeats):
+        for name, arguments in commands.items():
             before = resource.getrusage(resource.RUSAGE_CHILDREN)
-            subprocess.run([sys.executable, "-c", code, *arguments], check=True, capture_output=True)
+            subprocess.run([sys.executable, "-c", *arguments], check=True, capture_output=True)
             after = resource.getrusage(resource.RUSAGE_CHILDREN)
-            seconds.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-        print(
-            f"iic-segment-raster {name:<24}{min(seconds):6.2f} s of processor time, the least of {repeats} runs"
-        )
+            taken = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+            least[name] = min(least[name], taken)
+    print(f"the least of {repeats} runs; load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
+    for name, seconds in least.items():
+        print(f"{name:<38}{seconds:6.2f} s of processor time{seconds / least[libraries]:7.1f} x")
 
 
 def _mosaic(path: Path, tile: Path, side: int, places: list[tuple[int, int]]) -> Path:

@@ -1,13 +1,17 @@
-"""One scene by this process alone, by one worker and by two: seconds, ratios, and the memory of each worker.
+"""One scene by this process alone, and by one, two and four workers: seconds, ratios, and the memory of each worker.
 
-    python benchmarks/workers.py [--side 4096] [--workers 1 2]
+    python benchmarks/workers.py [--side 4096] [--workers 1 2 4]
 
 On a machine of as many cores as workers all of them use every core, so the ratio shows what the cluster costs; the
-gain of more machines is theirs. The maps are compared byte by byte. Starting the cluster is timed on its own.
+gain of more machines is theirs. Seconds of the processor are those of all processes together, from the start of the
+cluster to its end: other programs change them less than the clock, and the load beside them says how many there were.
+The maps are compared byte by byte. Starting the cluster is timed on its own.
 """
 
 import argparse
 import json
+import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -48,7 +52,9 @@ def measure(scene: Path, out: Path, model: Path, workers: int) -> dict[str, Any]
         segment_raster(scene, out, segmenter, scheduler=cluster)
         done = time.perf_counter()
     ended.set()
-    return {"start": ready - begun, "map": done - ready, "peak": peak}
+    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    cpu = sum(usage.ru_utime + usage.ru_stime for usage in usages)
+    return {"start": ready - begun, "map": done - ready, "peak": peak, "cpu": cpu}
 
 
 def main() -> None:
@@ -57,7 +63,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--side", type=int, default=4096)
-    parser.add_argument("--workers", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument("--one", nargs=4, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.one:
@@ -71,9 +77,12 @@ def main() -> None:
         place = Path(folder)
         scene = make_scene(place / "scene.tif", arguments.side)
         (place / "model.onnx").write_bytes(make_model(**NETWORK))
-        alone = None
+        alone: dict[str, Any] = {}
         print(f"{arguments.side} x {arguments.side} px, {psutil.cpu_count()} cores")
-        print(f"{'':>10} {'start s':>8} {'map s':>8} {'Mpx/s':>8} {'to alone':>9} {'MB a process':>13}")
+        print(
+            f"{'':>10} {'start s':>8} {'map s':>8} {'Mpx/s':>8} {'to alone':>9} {'CPU s':>8} {'to alone':>9} "
+            f"{'MB/process':>11} {'load':>6}"
+        )
         for workers in (0, *arguments.workers):
             out = place / f"map{workers}.tif"
             command = [
@@ -84,13 +93,15 @@ def main() -> None:
             ]
             told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
             figures = json.loads(told.splitlines()[-1])
-            alone = alone or figures["map"]
+            alone = alone or figures
             speed = arguments.side**2 / 1e6 / figures["map"]
             name = f"{workers} workers" if workers else "alone"
             same = out.read_bytes() == (place / "map0.tif").read_bytes()
             print(
-                f"{name:>10} {figures['start']:8.1f} {figures['map']:8.1f} {speed:8.2f} {alone / figures['map']:9.2f} "
-                f"{figures['peak'] / 1e6:13.0f}{'' if same else '  THE MAP DIFFERS'}"
+                f"{name:>10} {figures['start']:8.1f} {figures['map']:8.1f} {speed:8.2f} "
+                f"{alone['map'] / figures['map']:9.2f} {figures['cpu']:8.1f} {alone['cpu'] / figures['cpu']:9.2f} "
+                f"{figures['peak'] / 1e6:11.0f} {os.getloadavg()[0]:6.1f}{'' if same else '  THE MAP DIFFERS'}",
+                flush=True,
             )
 
 

@@ -15,6 +15,7 @@ from iic_export.served_head import served_head
 from iic_export.torch_to_onnx import to_onnx
 from iic_export.trained_head import TrainedHead
 from iic_geotools.errors import ModelError
+from iic_runtime.engine.onnx import import_onnxruntime
 
 TRACED_SIDE = 38
 """Side of the image that a segmentation network is traced with; any would do."""
@@ -53,6 +54,7 @@ def quantise(
             requires. Otherwise activations are unsigned, weights use 7 bits, because without VNNI a CPU's 16-bit sums
             would saturate and one file must serve every machine, and biases are integers.
     """
+    import_onnxruntime()
     from onnxruntime.quantization import (
         CalibrationDataReader,
         CalibrationMethod,

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from iic_geotools.errors import ModelError
 from iic_runtime.engine.base import Engine, open_engine
 from iic_runtime.engine.machine import peak_memory
+from iic_runtime.engine.onnx import import_onnxruntime
 from iic_runtime.model.card import Card, Precision
 from iic_runtime.model.file import ModelFile, put_card
 from iic_runtime.model.validate import validate_model
@@ -138,9 +139,9 @@ def trained_model(head: "TrainedHead", merge: "Tensor | None" = None) -> Predict
 
 def onnx_model(content: bytes) -> Predict:
     """An ONNX model with the output `probabilities`, on the CPU with as many threads as torch uses."""
-    import onnxruntime
     import torch
 
+    onnxruntime = import_onnxruntime()
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     options.log_severity_level = 3

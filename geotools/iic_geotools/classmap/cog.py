@@ -212,7 +212,7 @@ def _levels(
     resampling = options.get("OVERVIEW_RESAMPLING", "AVERAGE" if classes is None else "MODE").upper()
     count = options.get("OVERVIEW_COUNT") if _has_overviews(options) else "0"
     number = None if count is None else int(count)
-    return build_levels(base, scratch, _REDUCERS[resampling], number, _compression(options))
+    return build_levels(base, scratch, _REDUCERS[resampling], number)
 
 
 def _has_overviews(options: Mapping[str, str]) -> bool:
@@ -258,8 +258,8 @@ def _write_directly(
     version = {"GEOTIFF_VERSION": options["GEOTIFF_VERSION"]} if "GEOTIFF_VERSION" in options else {}
     compression = _compression(options)
     rasterio.shutil.copy(header, template, driver="GTiff", BIGTIFF="YES", **size, **version, **compression)
-    full = store(levels[0], scratch("full.tif"), compression)
-    write_sparse_cog([full, *levels[1:]], template, target)
+    stored = [store(level, scratch(f"stored-{index}.tif"), compression) for index, level in enumerate(levels)]
+    write_sparse_cog(stored, template, target)
 
 
 def _compression(options: Mapping[str, str]) -> dict[str, str]:

@@ -16,6 +16,8 @@ WINDOW = 256
 PERCENTILES = (2, 98)
 # Fewer values (of all bands) are too few for a percentile; more pixels make it slower, not better.
 FEWEST_VALUES, MOST_PIXELS = 1 << 16, 1 << 18
+# Values (of all bands) that are rescaled at once: their floats stay in a core's own cache.
+CHUNK = 1 << 16
 
 Pair = tuple[float, float]
 Read = Callable[[Rect], tuple[NDArray[Any], NDArray[np.bool_] | None]]
@@ -52,13 +54,22 @@ class Rescale:
         # In double precision: as float32 the ends of a narrow range far from zero may be equal.
         spans = np.maximum(highs - lows, np.finfo(np.float32).tiny).astype(np.float32)
         starts, ends = np.array(self.targets, np.float32).T[:, :, None, None]
+        lows, lengths = lows.astype(np.float32), ends - starts
+        result = np.empty(values.shape, dtype)
+        limits = np.iinfo(dtype) if np.issubdtype(np.dtype(dtype), np.integer) else None
+        rows = max(1, CHUNK // max(1, values[:, :1].size))
         with np.errstate(over="ignore", invalid="ignore"):
-            unit = (values.astype(np.float32) - lows.astype(np.float32)) / spans
-            scaled = unit * (ends - starts) + starts
-            if np.issubdtype(np.dtype(dtype), np.integer):
-                limits = np.iinfo(dtype)
-                scaled = np.clip(np.rint(scaled), limits.min, limits.max)
-            return np.asarray(scaled, dtype)
+            for row in range(0, values.shape[1], rows):
+                chunk = values[:, row : row + rows].astype(np.float32)
+                chunk -= lows
+                chunk /= spans
+                chunk *= lengths
+                chunk += starts
+                if limits is not None:
+                    np.rint(chunk, out=chunk)
+                    np.clip(chunk, limits.min, limits.max, out=chunk)
+                result[:, row : row + rows] = chunk
+        return result
 
 
 def parse_rescale(text: str) -> tuple[float, float]:

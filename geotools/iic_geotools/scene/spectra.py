@@ -39,6 +39,9 @@ PIXELS, WEIGHT, STEPS = 1500, 60.0, 120
 STRANGE = 1e-3
 """Density below which a spectrum is as strange as any other, so that clouds and errors do not decide."""
 
+THREADED = 1 << 18
+"""Number of multiplications from which OpenBLAS shares a product among threads."""
+
 Floats = NDArray[np.float64]
 
 
@@ -91,15 +94,28 @@ class Mixture:
         count, bands = spectra.shape
         columns = spectra.T
         products = (columns[:, None] * columns[None]).reshape(-1, count)
-        logs = self.polynomials @ np.vstack([np.ones(count), columns, products])
+        logs = _product(self.polynomials, np.vstack([np.ones(count), columns, products]))
         highest = logs.max(0)
         parts = np.exp(np.subtract(logs, highest, out=logs), out=logs)
         total = parts.sum(0)
         log_density = highest + np.log(total)
         bounded = np.logaddexp(log_density, np.log(STRANGE))
-        slopes = self.slopes @ parts * (np.exp(log_density - bounded) / total)
+        slopes = _product(self.slopes, parts) * (np.exp(log_density - bounded) / total)
         turned = (slopes[bands:].reshape(bands, bands, count) * columns).sum(1)
         return bounded, (slopes[:bands] + turned).T
+
+
+def _product(matrix: Floats, columns: Floats) -> Floats:
+    """Return the product of a small matrix and many columns, by this thread alone.
+
+    numpy's BLAS shares larger products among threads that wait for each other by spinning. A search makes a thousand
+    of them, and beside other programs each would wait for the scheduler.
+    """
+    result = np.empty((len(matrix), columns.shape[1]))
+    step = max(1, THREADED // matrix.size)
+    for first in range(0, columns.shape[1], step):
+        np.matmul(matrix, columns[:, first : first + step], out=result[:, first : first + step])
+    return result
 
 
 def usualness(spectra: Floats, names: Sequence[str]) -> float:

@@ -21,9 +21,10 @@ import rasterio
 from iic_geotools import __version__
 from iic_geotools.errors import DeviceError, IICError, MissingPackageError, ModelError, UsageError
 from iic_geotools.files import write_atomically
+from iic_geotools.threads import cores
 from iic_geotools.tiling import Part, Tile
 from iic_runtime.adapters.segmenter_cache import get_segmenter
-from iic_runtime.engine.base import MAX_THREADS, cores
+from iic_runtime.engine.base import MAX_THREADS
 from iic_runtime.model.file import ModelFile
 from iic_runtime.raster.label_parts import OnTile, label_parts
 from iic_runtime.raster.part_folder import PartFolder

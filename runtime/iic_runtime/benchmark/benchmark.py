@@ -10,9 +10,10 @@ from typing import get_args
 from iic_geotools import __version__
 from iic_geotools.errors import IICError, UsageError
 from iic_geotools.progress import OnProgress, Progress, silent
+from iic_geotools.threads import cores
 from iic_runtime.benchmark import SECONDS
 from iic_runtime.benchmark.trial import Setting, Trial, run_trial
-from iic_runtime.engine.base import CPU_DEVICES, Device, cores, open_engine
+from iic_runtime.engine.base import CPU_DEVICES, Device, open_engine
 from iic_runtime.engine.machine import cpu_name
 from iic_runtime.engine.openvino import PACKAGE as OPENVINO
 from iic_runtime.engine.parity import EngineParity, recorded_parity

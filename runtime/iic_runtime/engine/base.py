@@ -1,15 +1,16 @@
 """What an engine is, how a model is run on it, and which engine opens a model."""
 
 import logging
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any, Literal, Protocol, TypedDict, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from iic_geotools.errors import DeviceError, MissingPackageError, ModelError, UsageError
+from iic_geotools.threads import cores
 from iic_runtime.model.card import Card
 from iic_runtime.model.file import ModelFile
 
@@ -102,11 +103,6 @@ def _wrong_output(name: str, values: Any, shape: tuple[int, ...]) -> str | None:
     return f"{name} of shape {values.shape} instead of {shape}" if values.shape != shape else None
 
 
-def cores() -> int:
-    """Return the number of cores this process may use, which in a container may be fewer than the machine has."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def open_engine(
     model: ModelFile,
     device: Device = "auto",
@@ -176,7 +172,10 @@ def open_engine(
 def _preferred_devices(model: ModelFile) -> tuple[Device, ...]:
     """Return the devices that may be there for a model, the one to try first at the front, the CPU at the end."""
     from iic_runtime.engine.onnx import usable_devices
-    from iic_runtime.engine.openvino import prefers_openvino
 
     *others, cpu = usable_devices()
+    if find_spec("openvino") is None:
+        return (*others, cpu)
+    from iic_runtime.engine.openvino import prefers_openvino
+
     return (*others, "openvino", cpu) if prefers_openvino(model) else (*others, cpu)

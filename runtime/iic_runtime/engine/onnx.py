@@ -1,5 +1,6 @@
 """ONNX Runtime as an engine, on the CPU or a GPU."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -7,8 +8,9 @@ from typing import Any
 from numpy.typing import NDArray
 
 from iic_geotools.errors import DeviceError, MissingPackageError, ModelError, last_line
+from iic_geotools.threads import cores
 from iic_geotools.tiling import TileGrid
-from iic_runtime.engine.base import OUTPUTS, Device, EngineSpec, LabelArray, check_outputs, cores
+from iic_runtime.engine.base import OUTPUTS, Device, EngineSpec, LabelArray, check_outputs
 from iic_runtime.model.card import Card
 from iic_runtime.model.file import ModelFile
 from iic_runtime.model.onnx_graph import only_outputs
@@ -33,7 +35,7 @@ def usable_devices() -> tuple[Device, ...]:
     Raises:
         MissingPackageError: ONNX Runtime is not installed.
     """
-    has_cuda = _PROVIDERS["cuda"] in _onnxruntime().get_available_providers()
+    has_cuda = _PROVIDERS["cuda"] in import_onnxruntime().get_available_providers()
     return ("cuda", "cpu") if has_cuda else ("cpu",)
 
 
@@ -47,7 +49,7 @@ class OnnxEngine:
     """
 
     def __init__(self, model: ModelFile, spec: EngineSpec, outputs: Sequence[str] = OUTPUTS) -> None:
-        runtime = _onnxruntime()
+        runtime = import_onnxruntime()
         provider = _PROVIDERS[spec.device]
         if provider not in runtime.get_available_providers():
             raise DeviceError(
@@ -90,7 +92,14 @@ class OnnxEngine:
         return outputs
 
 
-def _onnxruntime() -> Any:
+def import_onnxruntime() -> Any:
+    """Return the package, imported so that it keeps to itself.
+
+    Raises:
+        MissingPackageError: It is not installed.
+    """
+    # Since 1.31 it would keep an id of the machine and a database of events in the cache of the user.
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     try:
         import onnxruntime
     except ImportError as error:

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iic_geotools.errors import MissingPackageError, ModelError, last_line
-from iic_runtime.engine.base import OUTPUTS, EngineSpec, LabelArray, check_outputs, cores
+from iic_geotools.threads import cores
+from iic_runtime.engine.base import OUTPUTS, EngineSpec, LabelArray, check_outputs
 from iic_runtime.engine.onnx import OnnxEngine
 from iic_runtime.engine.parity import prove, recorded_parity
 from iic_runtime.model.file import ModelFile

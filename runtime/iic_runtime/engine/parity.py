@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from hashlib import sha256
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +103,8 @@ def prove(engine: Engine, reference: Callable[[], Engine], model: ModelFile, pac
 
 def recorded_parity(model: ModelFile, package: str) -> EngineParity | None:
     """Return what was measured before on this machine, with these versions; None if nothing was."""
+    if not _record_folder().is_dir():
+        return None
     file = _record_file(model, package)
     try:
         return None if file is None else EngineParity(**json.loads(file.read_text()))
@@ -122,13 +123,20 @@ def _record(parity: EngineParity, model: ModelFile, package: str) -> None:
         _LOG.debug("The comparison cannot be recorded in %s (%s).", file, error)
 
 
+def _record_folder() -> Path:
+    return cache_folder() / "parity"
+
+
 def _record_file(model: ModelFile, package: str) -> Path | None:
+    # Imported here, because it takes longer than most modules, and few runs need it.
+    from importlib.metadata import PackageNotFoundError, version
+
     try:
         versions = [__version__, f"{package} {version(package)}"]
     except PackageNotFoundError:
         return None
     key = "\n".join([model.digest, *versions, describe_cpu()])
-    return cache_folder() / "parity" / f"{sha256(key.encode()).hexdigest()[:24]}.json"
+    return _record_folder() / f"{sha256(key.encode()).hexdigest()[:24]}.json"
 
 
 def measure_parity(engine: Engine, reference: Engine, card: Card) -> EngineParity:
@@ -171,12 +179,12 @@ def as_function(engine: Engine) -> Run:
     return run
 
 
-def noise(card: Card, height: int, width: int, rng: np.random.Generator) -> NDArray[Any]:
+def noise(card: Card, height: int, width: int, rng: "np.random.Generator") -> NDArray[Any]:
     """Return noise over the range of values that a model was trained on."""
     return _scale(card, rng.random((len(card.bands), height, width)))
 
 
-def trial_image(card: Card, height: int, width: int, rng: np.random.Generator) -> NDArray[Any]:
+def trial_image(card: Card, height: int, width: int, rng: "np.random.Generator") -> NDArray[Any]:
     """Return an image whose left half is noise, and whose right half consists of noisy patches."""
     bands = len(card.bands)
     fine = rng.random((bands, height, width))

@@ -7,21 +7,19 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from threading import local
-from typing import TypeVar
 
 import numpy as np
 import rasterio
 
 from iic_geotools.classmap.classes import NODATA
 from iic_geotools.scene.scene import Pixels, Scene
+from iic_geotools.threads import map_ahead
 from iic_geotools.tiling import Part, Tile
 from iic_runtime.engine.base import LabelArray
 from iic_runtime.raster.part_folder import PartFolder
 from iic_runtime.raster.plan import Plan
 from iic_runtime.segmenter import Segmentation, Segmenter, group_by_shape
 
-T = TypeVar("T")
-R = TypeVar("R")
 OnTile = Callable[[Tile, bool], None]
 LabelParts = Callable[[Plan, Sequence[Part], PartFolder, Segmenter, OnTile], None]
 Content = dict[str, LabelArray]
@@ -62,7 +60,7 @@ def label_parts(
         _pool(1) as writer,
     ):
         tiles = (tile for part in parts for tile in part.tiles)
-        reads = _read_ahead(
+        reads = map_ahead(
             reader, lambda tile: _read(scene(), plan, tile), tiles, segmenter.spec.batch + readers
         )
         pending: deque[Future[None]] = deque()
@@ -202,15 +200,3 @@ def _pool(
         raise
     finally:
         pool.shutdown(wait=wait, cancel_futures=True)
-
-
-def _read_ahead(
-    pool: ThreadPoolExecutor, function: Callable[[T], R], items: Iterable[T], depth: int
-) -> Iterator[R]:
-    """Yield results in order; the pool computes them up to `depth` items ahead of their use."""
-    source = iter(items)
-    futures = deque(pool.submit(function, item) for item in islice(source, depth))
-    while futures:
-        result = futures.popleft().result()
-        futures.extend(pool.submit(function, item) for item in islice(source, 1))
-        yield result

@@ -6,7 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iic_geotools.errors import UsageError
-from iic_geotools.scene.rescaling import Rescale, parse_rescale, robust_ranges, sample_values, spread_windows
+from iic_geotools.scene.rescaling import (
+    CHUNK,
+    Rescale,
+    parse_rescale,
+    robust_ranges,
+    sample_values,
+    spread_windows,
+)
 from iic_geotools.tiling import Rect
 
 
@@ -86,3 +93,23 @@ def test_sampling_windows_lie_inside() -> None:
 def test_a_rescale_that_changes_nothing() -> None:
     assert Rescale(((0.0, 10000.0),), ((0.0, 10000.0),)).changes_nothing
     assert not Rescale(((0.0, 10000.0),), ((0.0, 255.0),)).changes_nothing
+
+
+@pytest.mark.parametrize(
+    ("source", "target"), [("uint8", "int16"), ("uint16", "uint8"), ("float64", "float32")]
+)
+@pytest.mark.parametrize("shape", [(2, 1, 1), (2, 300, 701), (2, 3, CHUNK)])
+def test_rows_at_a_time_give_the_bits_of_the_whole(
+    shape: tuple[int, int, int], source: str, target: str
+) -> None:
+    rescale = Rescale(((20.0, 220.0), (-3.0, 90.5)), ((0.0, 10000.0), (5.0, 250.0)))
+    values = np.random.default_rng(0).uniform(0, 255, shape).astype(source)
+    lows, highs = np.array(rescale.sources, np.float32).T[:, :, None, None]
+    starts, ends = np.array(rescale.targets, np.float32).T[:, :, None, None]
+    whole = (values.astype(np.float32) - lows) / (highs - lows) * (ends - starts) + starts
+    if target != "float32":
+        whole = np.clip(np.rint(whole), np.iinfo(target).min, np.iinfo(target).max)
+    result = rescale.apply(values, target)
+    assert result.dtype == target
+    assert result.flags.c_contiguous
+    np.testing.assert_array_equal(result, whole.astype(target))

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from iic_geotools.scene.spectra import BANDS, STRANGE, Mixture, bundled_world
+from iic_geotools.scene.spectra import BANDS, STRANGE, THREADED, Mixture, bundled_world
 
 
 def density(spectra: np.ndarray, names: tuple[str, ...]) -> np.ndarray:
@@ -33,3 +33,21 @@ def test_the_density_of_spectra_and_its_gradient(names: tuple[str, ...]) -> None
             2 * step
         )
         np.testing.assert_allclose(gradient[:, band], slope, rtol=1e-4, atol=1e-3)
+
+
+def test_no_product_of_the_search_is_large_enough_for_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = []
+    multiply = np.matmul
+
+    def matmul(matrix: np.ndarray, columns: np.ndarray, out: np.ndarray) -> np.ndarray:
+        sizes.append(matrix.size * columns.shape[1])
+        return multiply(matrix, columns, out=out)
+
+    spectra = np.random.default_rng(0).uniform(0.0, 0.5, (4000, len(BANDS)))
+    mixture = Mixture.of_bands(BANDS)
+    expected = mixture.log_density(spectra)
+    monkeypatch.setattr(np, "matmul", matmul)
+    for result, value in zip(mixture.log_density(spectra), expected, strict=True):
+        np.testing.assert_array_equal(result, value)
+    assert len(sizes) > 2
+    assert max(sizes) <= THREADED
