@@ -1,6 +1,6 @@
 """Figure 6 on MNIST: accuracy against the share of labels and against the number of clusters, as a page.
 
-    python benchmarks/figure6.py DATA [--clusters 10 20 40 80] [--epochs 1] [--runs runs] [--output figure6.html]
+    python benchmarks/figure6.py DATA [--clusters 10 20 40 80] [--epochs 1] [--steps 200] [--output figure6.html]
 
 Semi-supervised overclustering with the network and the views of mnist-small: one head with five sub-heads, trained on
 the 60,000 training images without labels, one run per number of clusters. Labels of the training part then say which
@@ -33,12 +33,15 @@ def main() -> None:
     parser.add_argument("data", type=Path)
     parser.add_argument("--clusters", type=int, nargs="+", default=[10, 20, 40, 80])
     parser.add_argument("--epochs", type=int, default=1)
+    parser.add_argument(
+        "--steps", type=int, help="steps of 300 pairs per epoch; all of the data, 400, by default"
+    )
     parser.add_argument("--runs", type=Path, default=Path("runs"))
     parser.add_argument("--output", type=Path, default=Path("figure6.html"))
     options = parser.parse_args()
     torch.set_num_threads(1)
     records = {
-        clusters: scored(settings(options.data, clusters, options.epochs), options.runs)
+        clusters: scored(settings(options.data, clusters, options.epochs, options.steps), options.runs)
         for clusters in sorted(options.clusters)
     }
     fractions = [share["fraction"] for share in next(iter(records.values()))["fewer_labels"]]
@@ -52,7 +55,7 @@ def main() -> None:
     print(options.output)
 
 
-def settings(data: Path, clusters: int, epochs: int) -> TrainConfig:
+def settings(data: Path, clusters: int, epochs: int, steps: int | None) -> TrainConfig:
     """Return the settings of a run: those of mnist-small with one head, on the training part alone."""
     return replace(
         CONFIG,
@@ -61,6 +64,7 @@ def settings(data: Path, clusters: int, epochs: int) -> TrainConfig:
         network=replace(CONFIG.network, clusters_b=clusters, clusters_a=None),
         passes=("b",),
         epochs=epochs,
+        steps=steps,
     )
 
 
