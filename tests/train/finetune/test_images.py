@@ -74,7 +74,7 @@ def test_the_head_starts_as_published() -> None:
     layers = [layer for layer in classifier.head if isinstance(layer, torch.nn.Linear)]
     assert len(layers) == 2
     for layer in layers:
-        assert float(layer.weight.std()) == pytest.approx(0.01, rel=0.1)
+        assert float(layer.weight.detach().std()) == pytest.approx(0.01, rel=0.1)
         assert not layer.bias.any()
     assert all(torch.equal(value, before[name]) for name, value in classifier.network.state_dict().items())
 
