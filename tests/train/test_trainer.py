@@ -58,6 +58,15 @@ def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit(
     assert [row["epoch"] for row in timeless[1]] == list(range(1, config.epochs + 1))
 
 
+def test_networks_that_cluster_images_keep_channels_together(tmp_path: Path) -> None:
+    """Which is faster on any device, and changes nothing but the order of bytes in memory."""
+    config = image_config()
+    trainer = make_trainer(create_run(config, {}, tmp_path), image_data(config))
+    kernels = [weight for weight in trainer.network.parameters() if weight.ndim == 4 and weight.shape[1] > 1]
+    assert kernels
+    assert all(weight.is_contiguous(memory_format=torch.channels_last) for weight in kernels)
+
+
 def test_worker_processes_change_nothing(tmp_path: Path) -> None:
     config = dense_config(epochs=1)
     runs = []

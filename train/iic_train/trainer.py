@@ -159,7 +159,8 @@ class Trainer:
         self.config = config = run.config
         torch.manual_seed(config.seed)
         self.network = Network(config.network).to(device)
-        if device.type == "cuda":
+        if device.type == "cuda" or not config.dense:
+            # faster on GPUs, and on CPUs too for networks that cluster images: narrow ones by about a third
             self.network = self.network.to(memory_format=torch.channels_last)
         features = self.network.learnt if config.passes == ("a",) else self.network.features
         self.features = torch.compile(features) if config.compile else features

@@ -9,9 +9,11 @@ from PIL import Image
 
 from iic_train.data import Arrays, Dataset
 from iic_train.evaluation.evaluate import evaluate_clusters
+from iic_train.evaluation.plots import Series, line_chart
 from iic_train.evaluation.report_page import (
     HeadEpoch,
     Story,
+    chart_page,
     cluster_pictures,
     map_pictures,
     report_page,
@@ -137,3 +139,10 @@ def test_visible_bands() -> None:
     scaled = np.stack([np.full((2, 2), value) for value in (0.0, 0.5, 2.0)])
     assert visible(scaled, ("blue", "green", "red"))[0, 0].tolist() == [255, 128, 0]
     assert visible(scaled, ("nir", "swir", "thermal"))[0, 0].tolist() == [0, 0, 0]
+
+
+def test_a_page_of_charts() -> None:
+    charts = [line_chart(name, [Series("a", [(0, 0.5), (1, 0.9)], "#123456")]) for name in ("one", "two")]
+    page = chart_page("Labels & clusters", charts)
+    assert page.count("<svg") == 2
+    assert "Labels &amp; clusters" in page

@@ -66,6 +66,19 @@ def test_a_few_passes_learn_the_classes() -> None:
     assert finetuned.accuracy >= 0.9
 
 
+def test_the_head_starts_as_published() -> None:
+    """Small normal weights and no bias: every class is about equally likely at first."""
+    trained = network()
+    before = {name: value.clone() for name, value in trained.state_dict().items()}
+    classifier = Classifier(trained, 16, 10, 512)
+    layers = [layer for layer in classifier.head if isinstance(layer, torch.nn.Linear)]
+    assert len(layers) == 2
+    for layer in layers:
+        assert float(layer.weight.detach().std()) == pytest.approx(0.01, rel=0.1)
+        assert not layer.bias.any()
+    assert all(torch.equal(value, before[name]) for name, value in classifier.network.state_dict().items())
+
+
 def test_head_and_trunk_learn_at_their_own_rates() -> None:
     frozen, moving = network(), network()
     before = {name: value.clone() for name, value in frozen.named_parameters()}

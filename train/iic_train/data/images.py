@@ -1,9 +1,11 @@
 """MNIST, Fashion-MNIST, CIFAR-10, the 20 superclasses of CIFAR-100, and STL10, read by torchvision.
 
-torchvision checks the md5 sums of CIFAR and STL10 before it opens their files; those of CIFAR are pickled.
+torchvision checks the md5 sums of CIFAR and STL10 before it opens their files; those of CIFAR are pickled. The binary
+version of CIFAR-10, which torchvision does not know, is plain bytes and is read here.
 """
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,14 @@ from iic_train.data.base import Arrays, Dataset, Images, Joined, MappedArrays, S
 
 _GREY = ("grey",)
 _RGB = ("red", "green", "blue")
+CIFAR10_BATCHES = {**{f"data_batch_{number}": "train" for number in range(1, 6)}, "test_batch": "test"}
+"""The files of CIFAR-10 and their parts."""
+CIFAR10_CLASSES = (
+    *("airplane", "automobile", "bird", "cat", "deer"),
+    *("dog", "frog", "horse", "ship", "truck"),
+)
+CIFAR10_BINARY = "cifar-10-batches-bin"
+CIFAR10_SHAPE = (3, 32, 32)
 _STL10_CLASSES = ("airplane", "bird", "car", "cat", "deer", "dog", "horse", "monkey", "ship", "truck")
 
 SUPERCLASSES: dict[str, tuple[str, ...]] = {
@@ -92,6 +102,8 @@ def _load(name: str, root: Path, download: bool, **split: Any) -> Any:
         "stl10": datasets.STL10,
     }
     kind = kinds[name]
+    if name == "cifar10" and not (root / kind.base_folder).is_dir() and (root / CIFAR10_BINARY).is_dir():
+        return _load_binary(root / CIFAR10_BINARY, "train" if split["train"] else "test")
     try:
         return kind(root, download=download, **split)
     except (RuntimeError, ValueError, AssertionError, OSError, EOFError) as error:
@@ -103,6 +115,23 @@ def _load(name: str, root: Path, download: bool, **split: Any) -> Any:
             f"{kind.__name__} is missing or damaged in {root}: get it with `download`, or name another folder with "
             "`data`."
         ) from error
+
+
+def _load_binary(folder: Path, split: str) -> SimpleNamespace:
+    """Read a part of the binary version of CIFAR-10, rows of a label and its image, as torchvision would."""
+    width = 1 + np.prod(CIFAR10_SHAPE)
+    rows = []
+    for path in (folder / f"{batch}.bin" for batch, part in CIFAR10_BATCHES.items() if part == split):
+        try:
+            values = np.fromfile(path, np.uint8)
+        except OSError as error:
+            raise DataError(f"{path} is missing: CIFAR-10 consists of six files.") from error
+        if not values.size or values.size % width or values[::width].max() >= len(CIFAR10_CLASSES):
+            raise DataError(f"{path} is damaged: it is not made of rows of a label and {width - 1} values.")
+        rows.append(values.reshape(-1, width))
+    images = np.concatenate(rows)
+    data = images[:, 1:].reshape(-1, *CIFAR10_SHAPE).transpose(0, 2, 3, 1)
+    return SimpleNamespace(data=data, targets=images[:, 0].astype(np.int64), classes=CIFAR10_CLASSES)
 
 
 def _grey(images: NDArray[np.uint8], labels: NDArray[np.int64]) -> Images:

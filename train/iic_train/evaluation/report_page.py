@@ -79,10 +79,20 @@ def report_page(story: Story) -> str:
         _section("Pictures", "".join(story.pictures)),
         _section("Settings", _settings(story.config)),
     ]
+    return _page(story.title, sections)
+
+
+def chart_page(title: str, charts: Sequence[str]) -> str:
+    """Return a page of charts beside each other."""
+    header = f"<header><h1>{escape(title)}</h1></header>"
+    return _page(title, [header, f'<section><div class="charts">{"".join(charts)}</div></section>'])
+
+
+def _page(title: str, sections: Sequence[str]) -> str:
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(story.title)}</title><style>{_STYLE}</style></head>"
+        f"<title>{escape(title)}</title><style>{_STYLE}</style></head>"
         f"<body><main>{''.join(sections)}</main></body></html>\n"
     )
 

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from iic_geotools.errors import DataError, TrainingError
 from iic_geotools.progress import OnProgress, Progress, silent
 from iic_train.data.base import Images
-from iic_train.models.networks import Network
+from iic_train.models.networks import Network, init_resnet
 from iic_train.views.pairs import image_views
 from iic_train.views.random_numbers import Draw
 from iic_train.views.settings import ImagePairs
@@ -100,6 +100,7 @@ class Classifier(nn.Module):
             nn.ReLU(inplace=True),
             nn.Linear(hidden, classes),
         )
+        self.head.apply(init_resnet)
 
     def forward(self, scaled: Tensor) -> Tensor:
         """Return logits [N, classes] of scaled images [N, C, side, side]."""

@@ -51,7 +51,7 @@ class Network(nn.Module):
         self.heads = nn.ModuleDict({"b": self._head(features, config.clusters_b)})
         if config.clusters_a is not None:
             self.heads["a"] = self._head(self.learnt_features or features, config.clusters_a)
-        self.apply(_init_resnet if config.family == "resnet" else _init_vgg)
+        self.apply(init_resnet if config.family == "resnet" else _init_vgg)
 
     def forward(self, pixels: Tensor, head: HeadName = "b") -> Tensor:
         """Return cluster probabilities of raw pixel values `[N, bands, H, W]`.
@@ -241,7 +241,8 @@ def _pooled_side(size: int) -> int:
     return size
 
 
-def _init_resnet(module: nn.Module) -> None:
+def init_resnet(module: nn.Module) -> None:
+    """Give a module the random weights with which ResNet trunks and the heads on them start."""
     _init(module, "fan_out")
 
 

@@ -20,7 +20,8 @@ NETWORKS: dict[str, tuple[Family, tuple[int, ...]]] = {
     "5g": ("resnet", (64, 128, 256, 512)),
     "6c": ("vgg", (64, 128, 256, 512)),
     "10a": ("segmentation", (64, 128, 256, 256, 512, 512)),
-    # the VGG trunk at 1/4 of its width: about 1/16 of its work
+    # ResNet-34 and VGG trunk at 1/4 of their width: about 1/16 of their work
+    "5g-4": ("resnet", (16, 32, 64, 128)),
     "6c-4": ("vgg", (16, 32, 64, 128)),
     # the segmentation trunk at 1/2, 1/4 and 1/8 of its width: about 1/4, 1/16 and 1/64 of its work
     "edge-2": ("segmentation", (32, 64, 128, 128, 256, 256)),

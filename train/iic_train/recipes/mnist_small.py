@@ -47,3 +47,5 @@ CONFIG: TrainConfig = replace(
     entropy_weight=1.5,
     epochs=20,
 )
+FASHION: TrainConfig = replace(CONFIG, preset="fashion-mnist-small", data=preset("fashion-mnist").data)
+"""The same for Fashion-MNIST, whose clothes are not written: the views were chosen for digits."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from iic_geotools.errors import UsageError
 from iic_geotools.progress import OnProgress, silent
 from iic_train.config import TrainConfig
-from iic_train.recipes import aerial, flair3, mnist_small, satellite
+from iic_train.recipes import aerial, cifar10_small, flair3, mnist_small, satellite
 from iic_train.recipes.data_files import find_files
 from iic_train.recipes.learnt import LearntRecipe, learnt_config
 from iic_train.recipes.rasters import RasterRecipe, train_rasters
@@ -21,9 +21,13 @@ RASTER_RECIPES: dict[str, RasterRecipe] = {
 LEARNT_RECIPES: dict[str, LearntRecipe] = {
     recipe.name: recipe for recipe in (aerial.RECIPE, satellite.RECIPE)
 }
-IMAGE_RECIPES: dict[str, TrainConfig] = {"mnist-small": mnist_small.CONFIG}
+IMAGE_RECIPES: dict[str, TrainConfig] = {
+    config.preset: config for config in (mnist_small.CONFIG, mnist_small.FASHION, cifar10_small.CONFIG)
+}
 RECIPES: dict[str, str] = {
     "mnist-small": "MNIST to 97.7 % in 37 minutes of one core.",
+    "fashion-mnist-small": "Fashion-MNIST with the settings of mnist-small.",
+    "cifar10-small": "CIFAR-10 with a quarter of the width.",
     **{name: recipe.summary for name, recipe in LEARNT_RECIPES.items()},
     **{name: recipe.summary for name, recipe in RASTER_RECIPES.items()},
 }

@@ -1,0 +1,35 @@
+"""CIFAR-10 in minutes a pass on one core, where the published settings take days.
+
+What differs from the published settings:
+
+    a quarter of the width (5g-4), which is a sixteenth of the work
+    crops of 20 pixels enlarged to 24 instead of 32, which is half of the work
+    both heads at every step, so that the trunk runs once for two heads
+    batches of 300 pairs in two repeats, learning rate 1e-3
+    entropy weight 1.5, because the ten classes are equally common
+    10 epochs of one pass instead of 2000 of three
+
+The learning rate stays constant, so a run may be continued with more epochs (`iic-train resume RUN --epochs 20`).
+"""
+
+from dataclasses import replace
+
+from iic_train.config import TrainConfig
+from iic_train.recipes.presets import preset
+from iic_train.views.settings import ImagePairs
+
+SIZE = 24
+
+_PUBLISHED = preset("cifar10")
+CONFIG: TrainConfig = replace(
+    _PUBLISHED,
+    preset="cifar10-small",
+    pairs=ImagePairs(SIZE, 20, (20,)),
+    network=replace(_PUBLISHED.network, name="5g-4", widths=(), size=SIZE),
+    passes=("ab",),
+    batch=300,
+    repeats=2,
+    lr=1e-3,
+    entropy_weight=1.5,
+    epochs=10,
+)
