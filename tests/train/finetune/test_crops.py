@@ -107,6 +107,26 @@ def test_the_pixel_path_is_learnt_first_and_then_kept() -> None:
     assert right > 0.95
 
 
+def test_pixel_and_context_are_two_opinions() -> None:
+    data, config = example(pixel_steps=60, pixel_batch=128, pixel_share=0.25, light=Light(), around=Light())
+    learner = Learner(Network(config.network), data, config)
+    learner.train_pixel_path()
+    weight, bias = class_head(learner.network)
+    pixel_weight = weight[:, :4].detach().clone()
+    assert learner.pixel_bias.abs().sum() > 0
+    assert bias.abs().sum() == 0
+    learner.train_epoch(1)
+    assert torch.equal(weight[:, :4], pixel_weight)
+    context_weight, context_bias = (learner.mean[f"heads.b.{name}"] for name in ("weight", "bias"))
+    joined, joined_bias = class_head(learner.averaged())
+    torch.testing.assert_close(joined[:, :4], 0.25 * pixel_weight)
+    torch.testing.assert_close(joined[:, 4:], 0.75 * context_weight[:, 4:])
+    torch.testing.assert_close(joined_bias, 0.25 * learner.pixel_bias + 0.75 * context_bias)
+    again = Learner(Network(config.network), data, config)
+    again.restore(learner.state())
+    torch.testing.assert_close(class_head(again.averaged())[1], joined_bias)
+
+
 def test_frozen_statistics_do_not_move() -> None:
     data, config = example(norm_steps=5)
     learner = Learner(Network(config.network), data, config)

@@ -1,7 +1,8 @@
 """Training of a whole network on labelled crops: the loop of one network, for a fold or for all places.
 
 If the network has a path that sees one pixel, that path is trained first, on pixels alone, and kept; the context is
-then trained as what it adds. Weights are averaged over steps, and batch norm is calibrated with the averaged ones.
+then trained as what it adds, or on its own as a second opinion, and logits are a weighted mean of both. Weights are
+averaged over steps, and batch norm is calibrated with the averaged ones.
 """
 
 import math
@@ -67,6 +68,7 @@ class Learner:
         self.class_weights = self.crops.class_weights().to(self.device)
         self.members = self.crops.members.to(self.device)
         self.frozen_norms: set[nn.Module] = set()
+        self.pixel_bias = torch.zeros(len(self.settings.classes), device=self.device)
         self._begin()
 
     def _begin(self) -> None:
@@ -125,7 +127,10 @@ class Learner:
             head_weight, head_bias = class_head(network)
             head_weight.zero_()
             head_weight[:, :first] = weight
-            head_bias.copy_(bias)
+            if settings.pixel_share is None:
+                head_bias.copy_(bias)
+            else:
+                self.pixel_bias.copy_(bias)  # the context begins with constants of its own
         self.mean = {name: value.clone() for name, value in network.state_dict().items()}
 
     def train_epoch(self, epoch: int) -> float:
@@ -164,14 +169,27 @@ class Learner:
         network.load_state_dict(self.mean)
         if self.settings.norm_steps is None:
             self._calibrate(network)
+        self._join_opinions(network)
         correct_logits(network, self.settings.bias, self.settings.temperature or 1.0)
         return network.eval()
+
+    @torch.no_grad()
+    def _join_opinions(self, network: Network) -> None:
+        """Make the logits the weighted mean of those of the pixel and those of its context, if both learnt alone."""
+        share, first = self.settings.pixel_share, network.pixel_features
+        if share is None or not first:
+            return
+        weight, bias = class_head(network)
+        weight[:, :first] *= share
+        weight[:, first:] *= 1.0 - share
+        bias.lerp_(self.pixel_bias, share)
 
     def state(self) -> dict[str, Any]:
         """Return what resuming needs."""
         return {
             "network": self.network.state_dict(),
             "mean": self.mean,
+            "pixel_bias": self.pixel_bias,
             "optimiser": self.optimiser.state_dict(),
         }
 
@@ -179,6 +197,7 @@ class Learner:
         """Continue from what `state` returned."""
         self.network.load_state_dict(state["network"])
         self.mean = {name: value.to(self.device) for name, value in state["mean"].items()}
+        self.pixel_bias = state["pixel_bias"].to(self.device)
         self.optimiser.load_state_dict(state["optimiser"])
 
     def _step(self, epoch: int, index: int) -> int:
@@ -212,16 +231,19 @@ class Learner:
         return views[0], views[1] if len(views) > 1 else None, crop.codes.to(self.device)
 
     def _step_loss(self, key: tuple[int, int]) -> Tensor:
-        network, settings = self.network, self.settings
-        view, around, codes = self._view(
-            key, settings.light, settings.around if network.pixel_features else None
-        )
-        features = network.features(view, around)
+        network, settings, trunk = self.network, self.settings, self.network.trunk
+        first = network.pixel_features
+        if isinstance(trunk, PixelContext) and settings.pixel_share is not None:  # the context on its own
+            view, _, codes = self._view(key, settings.around or settings.light, None)
+            context = trunk.context(network.front.filter(view))
+            own = context.new_zeros(len(context), first, *context.shape[2:])
+        else:
+            view, around, codes = self._view(key, settings.light, settings.around if first else None)
+            features = network.features(view, around)
+            own, context = features[:, :first], features[:, first:]
         if settings.dropout:
-            first = network.pixel_features
-            context = F.dropout2d(features[:, first:], settings.dropout)
-            features = torch.cat([features[:, :first], context], 1)
-        logs = class_logs(network, view, features).permute(0, 2, 3, 1)
+            context = F.dropout2d(context, settings.dropout)
+        logs = class_logs(network, view, torch.cat([own, context], 1)).permute(0, 2, 3, 1)
         labelled = codes > 0
         return self._loss(logs[labelled], codes[labelled])
 

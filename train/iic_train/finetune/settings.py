@@ -106,6 +106,8 @@ class FinetuneConfig:
         folds: Number of parts of the cross-validation over places; 0 leaves it out.
         penalty: Weight of the squared weights of a linear head on frozen features.
         pixel_steps: Number of steps in which the path that sees one pixel is trained alone before; it is then frozen.
+        pixel_share: Share of the pixel's path in the logits if the context learns to tell the classes on its own, as a
+            second opinion; None trains the context as what it adds to the pixel's path.
         pixel_batch: Number of pixels per such step.
         pixel_rate: Learning rate of these steps.
         balance: A class weighs its share of the labelled pixels to the power of minus this.
@@ -140,6 +142,7 @@ class FinetuneConfig:
     folds: int = 3
     penalty: float = 1e-3
     pixel_steps: int = 0
+    pixel_share: float | None = None
     pixel_batch: int = 2048
     pixel_rate: float = 5e-3
     balance: float = 0.25
@@ -259,6 +262,6 @@ def class_names(label_class: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(text.partition("=")[0].strip() for text in label_class))
 
 
-def without_bias(config: FinetuneConfig) -> FinetuneConfig:
-    """Return the settings without what is corrected in the end, as folds are trained."""
-    return replace(config, bias=(), temperature=1.0)
+def without_temperature(config: FinetuneConfig) -> FinetuneConfig:
+    """Return the settings without the temperature, which is found on places left out."""
+    return replace(config, temperature=1.0)
