@@ -9,6 +9,9 @@ DATA holds the folder `pool`; docs/models.md says what is in it. Places that are
 the cross-validation stand in `folds`.
 """
 
+from dataclasses import replace
+from pathlib import Path
+
 from iic_train.finetune.settings import FinetuneConfig, LabelSource, Meaning
 from iic_train.models.registry import NetworkConfig
 from iic_train.recipes.learnt import LearntRecipe
@@ -94,6 +97,21 @@ def _unlabelled(
     )
 
 
+def _drawn(
+    folder: str, fold: int, reflectance: tuple[float, float] | None = SURFACE, scenes: str = "*"
+) -> LabelSource:
+    """Return scenes that people have drawn some labels over; where they have not, physics says what is certain."""
+    return replace(
+        _unlabelled(folder, reflectance, scenes),
+        name=folder,
+        labels=(str(Path(__file__).with_name("satellite_scenes.geojson")),),
+        meanings=(*CERTAIN, *(Meaning((name,), (name,)) for name in CLASSES)),
+        label_field="class",
+        weight=0.25 / 12,
+        folds=(("", fold),),
+    )
+
+
 def _hls(name: str, letter: str, weight: float, folds: tuple[tuple[str, int], ...]) -> LabelSource:
     return LabelSource(
         name,
@@ -169,18 +187,22 @@ SOURCES = (
     ),
     *map(
         _unlabelled,
-        (
-            "bigearthnet_samples", "hls_terratorch", "landsat7_chiapas", "s2_california_rcv", "s2_demmin", "s2_dsen2",
-            "s2_opengeos_cog", "s2_rondonia", "s2_worldcereal_belgium", "landsat8_taylorsville",
-        ),
+        ("bigearthnet_samples", "s2_dsen2", "s2_worldcereal_belgium"),
     ),
-    _unlabelled("s2_dolomites", SHIFTED),
-    _unlabelled("landsat8_japan", LANDSAT_LEVEL_1),
     _unlabelled("landsat8_loonlake", LANDSAT_LEVEL_1),
-    _unlabelled("landsat89_xlandsat", LANDSAT_LEVEL_2, "*L2SP*"),
-    _unlabelled("landsat7_olinda", None),
-    _unlabelled("landsat5_para", None),
-    _unlabelled("s2_8bit_wangyi", None),
+    _drawn("hls_terratorch", 0),
+    _drawn("s2_california_rcv", 0),
+    _drawn("landsat7_olinda", 0, None),
+    _drawn("s2_dolomites", 0, SHIFTED),
+    _drawn("s2_demmin", 1),
+    _drawn("landsat5_para", 1, None),
+    _drawn("landsat89_xlandsat", 1, LANDSAT_LEVEL_2, "*L2SP*"),
+    _drawn("s2_8bit_wangyi", 2, None),
+    _drawn("s2_rondonia", 2),
+    _drawn("landsat7_chiapas", 2),
+    _drawn("landsat8_japan", 3, LANDSAT_LEVEL_1),
+    _drawn("s2_opengeos_cog", 3),
+    _drawn("landsat8_taylorsville", 3),
 )  # fmt: skip
 
 RECIPE = LearntRecipe(
