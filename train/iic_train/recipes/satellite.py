@@ -107,7 +107,7 @@ def _drawn(
         labels=(str(Path(__file__).with_name("satellite_scenes.geojson")),),
         meanings=(*CERTAIN, *(Meaning((name,), (name,)) for name in CLASSES)),
         label_field="class",
-        weight=0.25 / 12,
+        weight=0.25 / 13,
         folds=(("", fold),),
     )
 
@@ -224,20 +224,10 @@ RECIPE = LearntRecipe(
         light=Light(
             plain=0.4,
             gain=0.06,
-            wide_gain=0.05,
+            wide_gain=0.12,
             band_gain=0.03,
             haze=0.01,
-            air=0.1,
-            band_offset=0.004,
-            noise=0.01,
-        ),
-        around=Light(
-            plain=0.3,
-            gain=0.06,
-            wide_gain=0.1,
-            band_gain=0.03,
-            haze=0.01,
-            air=0.25,
+            air=0.35,  # towns are labelled in level 1C mostly, and mapped at the surface
             band_offset=0.004,
             noise=0.01,
         ),
