@@ -1,11 +1,14 @@
 """The bundled model for aerial imagery of 0.2 to 1 m: 8-bit values to five classes of land cover.
 
-As for satellites, a path that sees one pixel is trained first and kept, and the context adds to it: at half the
-resolution, where it sees 27 m of imagery of 0.2 m, about as much as a house with its shadow. The labelled zones have
-hardly any water, so bodies of real spectra are painted into some of the crops.
+As for satellites, two paths learn on their own, and logits are a weighted mean of both: one sees a single pixel, the
+other is an encoder-decoder that starts at half the resolution, where it sees 27 m of imagery of 0.2 m, about as much as
+a house with its shadow. In towns the context counts more: roofs of one country have the colours of another's asphalt.
+The labelled zones have hardly any water, so bodies of real spectra are painted into some of the crops.
+
+`naip_towns.geojson` holds polygons that were drawn by eye over 79 chips of Californian towns.
 
 DATA holds the folders `flair`, `naip` and `pool`; docs/models.md says what is in them. Each zone of FLAIR is left out
-in one of the four parts of the cross-validation.
+in one of the four parts of the cross-validation, and so is each town.
 """
 
 from pathlib import Path
@@ -163,7 +166,7 @@ RECIPE = LearntRecipe(
     lr=4e-3,
     gsd=(0.2, 1.0),
     attribution="IGN FLAIR #1 (Montpellier); USDA NAIP (West Virginia with labels of the Chesapeake Conservancy, "
-    "California in a selection of the urban-tree-detection data set)",
+    "California in a selection of the urban-tree-detection data set, with labels drawn for this model)",
     licence="Open Licence 2.0 (IGN); public domain (NAIP); CC BY 4.0 (selection)",
 )
 
