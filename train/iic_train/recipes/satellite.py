@@ -202,20 +202,10 @@ RECIPE = LearntRecipe(
         light=Light(
             plain=0.4,
             gain=0.06,
-            wide_gain=0.05,
+            wide_gain=0.12,
             band_gain=0.03,
             haze=0.01,
-            air=0.1,
-            band_offset=0.004,
-            noise=0.01,
-        ),
-        around=Light(
-            plain=0.3,
-            gain=0.06,
-            wide_gain=0.1,
-            band_gain=0.03,
-            haze=0.01,
-            air=0.25,
+            air=0.35,  # towns are labelled in level 1C mostly, and mapped at the surface
             band_offset=0.004,
             noise=0.01,
         ),
