@@ -25,7 +25,7 @@ WIDTHS: dict[str, dict[str, tuple[int, ...]]] = {
     },
     "satellite": {
         "half as wide": (16, 8, 8, 16, 24),
-        "as bundled": (32, 16, 16, 32, 48),
+        "as in the recipe": (32, 16, 16, 32, 48),
         "a wider path of one pixel": (64, 32, 16, 32, 48),
         "one grid more": (32, 16, 16, 32, 48, 64),
         "twice as wide": (64, 32, 32, 64, 96),

@@ -2,8 +2,10 @@
 
 Two paths learn on their own, and the map is the mean of their opinions: one sees a single pixel and is trained on
 single pixels of all sources, the other is a small encoder-decoder that sees surroundings too. They are wrong in
-different places, so both together are better on places left out than either, and than training one on top of the
-other. IIC on the same scenes before did not help, so it is not part of the recipe.
+different places. IIC on the same scenes before did not help, so it is not part of the recipe.
+
+The bundled file is of the recipe before this one, which trained the context on top of the pixel's path: this one has
+been scored on one part only, and was not better there (docs/models.md).
 
 DATA holds the folder `pool`; docs/models.md says what is in it. Places that are left out in one of the four parts of
 the cross-validation stand in `folds`.
