@@ -109,7 +109,7 @@ def _drawn(
         labels=(str(Path(__file__).with_name("satellite_scenes.geojson")),),
         meanings=(*CERTAIN, *(Meaning((name,), (name,)) for name in CLASSES)),
         label_field="class",
-        weight=0.35 / 13,
+        weight=0.6 / 13,
         folds=(("", fold),),
     )
 
@@ -234,6 +234,7 @@ RECIPE = LearntRecipe(
             noise=0.01,
         ),
         zoom=(0.8, 1.25),
+        centred=((BUILT, 0.15), (BARE, 0.1)),
     ),
     NetworkConfig(
         "pixel-context",
@@ -246,8 +247,8 @@ RECIPE = LearntRecipe(
         bias=True,
     ),
     size=64,
-    batch=10,
-    epochs=8,
+    batch=12,
+    epochs=14,
     steps=100,
     lr=4e-3,
     gsd=(3.0, 30.0),
