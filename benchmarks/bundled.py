@@ -36,6 +36,7 @@ from iic_train.finetune.chips import Chip, LabelledChips, read_chips
 from iic_train.finetune.crops import Crops
 from iic_train.finetune.heldout import HeldOut, pixel_logs
 from iic_train.finetune.pixel_runs import train_fold
+from iic_train.recipes.aerial import ZONES
 from iic_train.recipes.learnt import learnt_config
 from iic_train.recipes.named import LEARNT_RECIPES
 
@@ -60,6 +61,7 @@ EARLIER = {
 """Figures of the models of version 0.1.0, which were trained without labels, on places that they had not seen."""
 FLAIR_3 = ((0,), (1,), (2, 3))
 """Ground, building, vegetation: the classes of FLAIR-3. What is labelled water is left out, as there."""
+FLAIR_ZONES = tuple(zone for zone, _ in ZONES)
 Counts = NDArray[np.int64]
 Predict = Callable[[NDArray[Any]], NDArray[np.float32]]
 
@@ -297,7 +299,7 @@ def report(name: str, config: TrainConfig, files: list[Path]) -> None:
     for (method, source), held_out in sorted(totals.items(), key=lambda item: item[0][::-1]):
         print(_row(name, source, method, held_out, temperature))
     if name == "aerial":
-        report_flair3({key: held_out.counts for key, held_out in totals.items() if key[1] != "all alike"})
+        report_flair3({key: held_out.counts for key, held_out in totals.items() if key[1] in FLAIR_ZONES})
 
 
 def report_flair3(counts: dict[tuple[str, str], Counts]) -> None:

@@ -1,14 +1,20 @@
 """The paper's Potsdam-3 training step (10a, k 24 and 3, 200 px) in pairs/s, beside the same with a plain loss.
 
     python benchmarks/train_step.py [--batch 2] [--network 10a] [--threads 1] [--repeat 1]
+    python benchmarks/train_step.py --memory [--network pixel-context]
 
 The plain loss is a convolution with a whole map as kernel, differentiated by autograd. Both steps make the
 same pairs, run the same network and update with Adam; times are CPU seconds of this process, so that
 other work on the machine matters little.
+
+--memory compares the step as the C library hands out memory by itself with the step as `iic-train` runs it, which keeps
+the memory of freed tensors: processor seconds of the program and of the system.
 """
 
 import argparse
+import os
 import time
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 
@@ -22,6 +28,7 @@ def main() -> None:
     parser.add_argument("--network", default="10a")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--repeat", type=int, default=1)
+    parser.add_argument("--memory", action="store_true")
     options = parser.parse_args()
 
     import torch
@@ -58,6 +65,9 @@ def main() -> None:
         optimiser.step()
         return time.process_time() - started
 
+    if options.memory:
+        compare_memory(step, max(5, options.repeat))
+        return
     print(
         f"{options.network}, 200 px, batch {options.batch}, {options.threads} thread(s): pairs per CPU second"
     )
@@ -74,6 +84,26 @@ def main() -> None:
         print(f"{head.upper():>4} {plain:>7.3f} {ours:>7.3f} {ours / plain:>8.1f}x", flush=True)
     plain, ours = (2 * options.batch / totals[form] for form in ("plain", "ours"))
     print(f"both {plain:>7.3f} {ours:>7.3f} {ours / plain:>8.1f}x")
+
+
+def compare_memory(step: Callable[[str], float], repeat: int) -> None:
+    """Print what a step costs before and after freed memory is kept."""
+    from iic_train.allocator import keep_freed_memory
+
+    print("memory of freed tensors   program s  system s     all s")
+    totals = []
+    for label in ("given back", "kept"):
+        if label == "kept" and not keep_freed_memory():
+            raise SystemExit("This C library cannot keep freed memory.")
+        step("b")
+        before = os.times()
+        for _ in range(repeat):
+            step("b")
+        after = os.times()
+        program, system = (after[index] - before[index] for index in (0, 1))
+        totals.append(program + system)
+        print(f"{label:<25} {program:>9.2f} {system:>9.2f} {program + system:>9.2f}", flush=True)
+    print(f"{totals[0] / totals[1]:.1f} times as fast")
 
 
 if __name__ == "__main__":

@@ -24,10 +24,11 @@ WIDTHS: dict[str, dict[str, tuple[int, ...]]] = {
         "a grid of all pixels instead": (32, 32, 16, 32, 48, 64),
     },
     "satellite": {
-        "half as wide": (16, 8, 8, 16, 24, 32),
-        "as bundled": (32, 16, 16, 32, 48, 64),
-        "a wider path of one pixel": (64, 32, 16, 32, 48, 64),
-        "twice as wide": (64, 32, 32, 64, 96, 128),
+        "half as wide": (16, 8, 8, 16, 24),
+        "as in the recipe": (32, 16, 16, 32, 48),
+        "a wider path of one pixel": (64, 32, 16, 32, 48),
+        "one grid more": (32, 16, 16, 32, 48, 64),
+        "twice as wide": (64, 32, 32, 64, 96),
     },
 }
 """What is compared: widths of the two layers that see one pixel, and then of each grid of the context."""

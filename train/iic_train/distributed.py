@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from iic_geotools.errors import DeviceError
+from iic_train.allocator import keep_freed_memory
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,7 @@ MAX_WORKERS = 16
 def choose_device(device: str, local: int = 0) -> torch.device:
     """Return the device that was asked for; `auto` is a GPU if there is one.
 
+    On a CPU, memory that tensors leave is kept for the next ones (`iic_train.allocator`).
     On a GPU, float32 then means float32: TensorFloat-32, which PyTorch would use in convolutions, keeps ten bits.
 
     Raises:
@@ -67,6 +69,7 @@ def choose_device(device: str, local: int = 0) -> torch.device:
     if device == "cuda" and not available:
         raise DeviceError("PyTorch finds no GPU: use another `device` than cuda, or check the driver.")
     if device == "cpu" or not available:
+        keep_freed_memory()
         return torch.device("cpu")
     torch.cuda.set_device(local)
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False

@@ -78,12 +78,11 @@ def test_crops_around_a_class_hold_it() -> None:
 
 
 def test_rare_classes_weigh_more() -> None:
-    data, config = example(balance=0.5, class_weights=(1.0, 2.0))
+    data, config = example(balance=0.5)
     for chip in data.chips:
         chip.codes = np.where(np.arange(chip.codes.shape[1])[None] < 8, 2, 1).repeat(80, 0).astype(np.uint8)
-    plain = Crops(data, replace(config, finetune=replace(config.finetune, class_weights=()))).class_weights()  # type: ignore[type-var]
-    assert plain[1] > 1.5 * plain[0]
-    torch.testing.assert_close(Crops(data, config).class_weights(), plain * torch.tensor([1.0, 2.0]))
+    weights = Crops(data, config).class_weights()
+    assert weights[1] > 1.5 * weights[0]
 
 
 def test_the_pixel_path_is_learnt_first_and_then_kept() -> None:
@@ -107,15 +106,24 @@ def test_the_pixel_path_is_learnt_first_and_then_kept() -> None:
     assert right > 0.95
 
 
-def test_frozen_statistics_do_not_move() -> None:
-    data, config = example(norm_steps=5)
+def test_pixel_and_context_are_two_opinions() -> None:
+    data, config = example(pixel_steps=60, pixel_batch=128, pixel_share=0.25, light=Light(), around=Light())
     learner = Learner(Network(config.network), data, config)
-    norm = next(m for m in learner.network.trunk.context.modules() if isinstance(m, torch.nn.BatchNorm2d))  # type: ignore[union-attr]
+    learner.train_pixel_path()
+    weight, bias = class_head(learner.network)
+    pixel_weight = weight[:, :4].detach().clone()
+    assert learner.pixel_bias.abs().sum() > 0
+    assert bias.abs().sum() == 0
     learner.train_epoch(1)
-    mean = norm.running_mean.clone()  # type: ignore[union-attr]
-    learner.train_epoch(1)
-    assert norm.training is False
-    assert not torch.equal(mean, torch.zeros_like(mean))
+    assert torch.equal(weight[:, :4], pixel_weight)
+    context_weight, context_bias = (learner.mean[f"heads.b.{name}"] for name in ("weight", "bias"))
+    joined, joined_bias = class_head(learner.averaged())
+    torch.testing.assert_close(joined[:, :4], 0.25 * pixel_weight)
+    torch.testing.assert_close(joined[:, 4:], 0.75 * context_weight[:, 4:])
+    torch.testing.assert_close(joined_bias, 0.25 * learner.pixel_bias + 0.75 * context_bias)
+    again = Learner(Network(config.network), data, config)
+    again.restore(learner.state())
+    torch.testing.assert_close(class_head(again.averaged())[1], joined_bias)
 
 
 def test_bias_and_temperature_are_in_the_weights() -> None:

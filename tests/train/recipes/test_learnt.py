@@ -97,6 +97,26 @@ def test_bundled_recipes_build_small_networks_and_leave_every_labelled_place_out
     assert all(source.folds for source in recipe.finetune.sources)
 
 
+@pytest.mark.parametrize("recipe", [aerial.RECIPE, satellite.RECIPE])
+def test_drawn_labels_come_with_the_package_and_name_classes_of_the_legend(recipe: LearntRecipe) -> None:
+    files = {
+        label for source in recipe.finetune.sources for label in source.labels if Path(label).is_absolute()
+    }
+    assert len(files) == 1
+    features = json.loads(Path(files.pop()).read_text())["features"]
+    assert {feature["properties"]["class"] for feature in features} == set(recipe.finetune.classes)
+    assert min(len(feature["geometry"]["coordinates"][0]) for feature in features) >= 4
+
+
+def test_labels_that_come_with_the_package_are_not_sought_in_the_data_folder(folder: Path) -> None:
+    drawn = folder / "drawn.geojson"
+    source = replace(SOURCE, labels=(str(drawn),))
+    recipe = replace(TINY, finetune=replace(TINY.finetune, sources=(source,)))
+    config = learnt_config(recipe, folder)
+    assert config.finetune is not None
+    assert config.finetune.sources[0].labels == (str(drawn),)
+
+
 def test_classes_that_the_legend_lacks_are_refused() -> None:
     with pytest.raises(ValueError, match="no class dark"):
         replace(TINY.finetune, classes=("bright", "grey"))

@@ -88,10 +88,7 @@ class Crops:
         share = (counts[single, None] * self.members[single]).sum(0)
         share = share / share.sum().clamp_min(1.0)
         weights = (share + LEAST_SHARE) ** -self.settings.balance
-        weights = weights / (weights * share).sum().clamp_min(1e-6)
-        if self.settings.class_weights:
-            weights = weights * torch.tensor(self.settings.class_weights)
-        return weights
+        return weights / (weights * share).sum().clamp_min(1e-6)
 
     def read(self, key: tuple[int, ...], count: int | None = None) -> Crop:
         """Return a batch of crops that follows from a key."""

@@ -1,7 +1,8 @@
 """Training of a whole network on labelled crops: the loop of one network, for a fold or for all places.
 
-If the network has a path that sees one pixel, that path is trained first, on pixels alone, and kept; the context is
-then trained as what it adds. Weights are averaged over steps, and batch norm is calibrated with the averaged ones.
+If the network has a path that sees one pixel, that path may be trained first, on pixels alone, and kept; the context
+then learns on its own as a second opinion, and logits are a weighted mean of both. Weights are averaged over steps, and
+batch norm is calibrated with the averaged ones.
 """
 
 import math
@@ -67,17 +68,19 @@ class Learner:
         self.class_weights = self.crops.class_weights().to(self.device)
         self.members = self.crops.members.to(self.device)
         self.frozen_norms: set[nn.Module] = set()
+        self.pixel_bias = torch.zeros(len(self.settings.classes), device=self.device)
         self._begin()
+
+    @property
+    def _apart(self) -> bool:
+        """Whether the path that sees one pixel and the context learn on their own."""
+        return bool(self.network.pixel_features and self.settings.pixel_steps)
 
     def _begin(self) -> None:
         trunk = self.network.trunk
-        if isinstance(trunk, PixelContext) and self.settings.pixel_steps:
+        if isinstance(trunk, PixelContext) and self._apart:
             self.frozen_norms |= {m for m in trunk.pixel.modules() if isinstance(m, nn.BatchNorm2d)}
             trunk.pixel.requires_grad_(False)
-            # The pixel's part of the head stays too: what the context adds is learnt beside it.
-            first = self.network.pixel_features
-            weight = class_head(self.network)[0]
-            weight.register_hook(lambda gradient: _without_first(gradient, first))  # type: ignore[no-untyped-call]
         parameters: list[nn.Parameter] = [p for p in self.network.parameters() if p.requires_grad]
         heads = {id(p) for p in self.network.heads.parameters()}
         groups: list[dict[str, Any]] = [
@@ -94,7 +97,7 @@ class Learner:
     def train_pixel_path(self) -> None:
         """Train the path that sees one pixel on single pixels, if there is one and the settings ask for it."""
         network, settings, trunk = self.network, self.settings, self.network.trunk
-        if not settings.pixel_steps or not isinstance(trunk, PixelContext):
+        if not isinstance(trunk, PixelContext) or not self._apart:
             return
         first = network.pixel_features
         pixels, codes, through_air = self.crops.single_pixels(PIXEL_CROPS, PIXELS_PER_CROP)
@@ -122,10 +125,10 @@ class Learner:
             optimiser.step()
         trunk.pixel.requires_grad_(False).eval()
         with torch.no_grad():
-            head_weight, head_bias = class_head(network)
+            head_weight, _ = class_head(network)
             head_weight.zero_()
             head_weight[:, :first] = weight
-            head_bias.copy_(bias)
+            self.pixel_bias.copy_(bias)  # the context begins with constants of its own
         self.mean = {name: value.clone() for name, value in network.state_dict().items()}
 
     def train_epoch(self, epoch: int) -> float:
@@ -139,9 +142,7 @@ class Learner:
         unlabelled = self._unlabelled_batches(epoch)
         for index in range(self.steps):
             step = self._step(epoch, index)
-            if step == self.settings.norm_steps:
-                self._calibrate(self.network)
-            self._set_modes(step)
+            self._set_modes()
             _set_rate(self.optimiser, self._rate(step))
             loss = self._step_loss((epoch, index))
             if self.settings.iic_weight and unlabelled is not None:
@@ -162,16 +163,28 @@ class Learner:
         """Return the network with the averaged weights, calibrated, corrected and in eval mode."""
         network = Network(self.network.config).to(self.device)
         network.load_state_dict(self.mean)
-        if self.settings.norm_steps is None:
-            self._calibrate(network)
+        self._calibrate(network)
+        self._join_opinions(network)
         correct_logits(network, self.settings.bias, self.settings.temperature or 1.0)
         return network.eval()
+
+    @torch.no_grad()
+    def _join_opinions(self, network: Network) -> None:
+        """Make the logits the weighted mean of those of the pixel and those of its context, if both learnt alone."""
+        if not self._apart:
+            return
+        share, first = self.settings.pixel_share, network.pixel_features
+        weight, bias = class_head(network)
+        weight[:, :first] *= share
+        weight[:, first:] *= 1.0 - share
+        bias.lerp_(self.pixel_bias, share)
 
     def state(self) -> dict[str, Any]:
         """Return what resuming needs."""
         return {
             "network": self.network.state_dict(),
             "mean": self.mean,
+            "pixel_bias": self.pixel_bias,
             "optimiser": self.optimiser.state_dict(),
         }
 
@@ -179,6 +192,7 @@ class Learner:
         """Continue from what `state` returned."""
         self.network.load_state_dict(state["network"])
         self.mean = {name: value.to(self.device) for name, value in state["mean"].items()}
+        self.pixel_bias = state["pixel_bias"].to(self.device)
         self.optimiser.load_state_dict(state["optimiser"])
 
     def _step(self, epoch: int, index: int) -> int:
@@ -188,40 +202,34 @@ class Learner:
         rise = min(1.0, (step + 1) / max(1, self.settings.warmup))
         return self.config.lr * rise * _cosine(step / (self.config.epochs * self.steps))
 
-    def _set_modes(self, step: int) -> None:
+    def _set_modes(self) -> None:
         self.network.train()
-        frozen = self.settings.norm_steps is not None and step >= self.settings.norm_steps
-        for module in self.network.modules():
-            if isinstance(module, nn.BatchNorm2d) and (frozen or module in self.frozen_norms):
-                module.eval()
+        for module in self.frozen_norms:
+            module.eval()
 
-    def _view(
-        self, key: tuple[int, int], light: Light, around: Light | None
-    ) -> tuple[Tensor, Tensor | None, Tensor]:
-        """Return a batch in changed light, another view of it for the context, and its codes."""
+    def _view(self, key: tuple[int, int], light: Light) -> tuple[Tensor, Tensor]:
+        """Return a batch in changed light, and its codes."""
         crop = self.crops.read(key)
-        channels = self.network.config.channels
         draw = Draw(seed_of((self.config.seed, *key)), self.device)
         pixels = crop.pixels.to(self.device, memory_format=torch.channels_last)
         scaled, inside = self.network.scale(pixels), crop.inside.to(self.device)
-        views = [
-            change_light(settings, scaled, channels, draw, crop.through_air).where(inside, torch.zeros(()))
-            for settings in (light, around)
-            if settings is not None
-        ]
-        return views[0], views[1] if len(views) > 1 else None, crop.codes.to(self.device)
+        lit = change_light(light, scaled, self.network.config.channels, draw, crop.through_air)
+        return lit.where(inside, torch.zeros(())), crop.codes.to(self.device)
 
     def _step_loss(self, key: tuple[int, int]) -> Tensor:
-        network, settings = self.network, self.settings
-        view, around, codes = self._view(
-            key, settings.light, settings.around if network.pixel_features else None
-        )
-        features = network.features(view, around)
+        network, settings, trunk = self.network, self.settings, self.network.trunk
+        first = network.pixel_features
+        if self._apart and isinstance(trunk, PixelContext):
+            view, codes = self._view(key, settings.around or settings.light)
+            context = trunk.context(network.front.filter(view))
+            own = context.new_zeros(len(context), first, *context.shape[2:])
+        else:
+            view, codes = self._view(key, settings.light)
+            features = network.features(view)
+            own, context = features[:, :first], features[:, first:]
         if settings.dropout:
-            first = network.pixel_features
-            context = F.dropout2d(features[:, first:], settings.dropout)
-            features = torch.cat([features[:, :first], context], 1)
-        logs = class_logs(network, view, features).permute(0, 2, 3, 1)
+            context = F.dropout2d(context, settings.dropout)
+        logs = class_logs(network, view, torch.cat([own, context], 1)).permute(0, 2, 3, 1)
         labelled = codes > 0
         return self._loss(logs[labelled], codes[labelled])
 
@@ -256,9 +264,7 @@ class Learner:
     def _average(self, step: int) -> None:
         decay = min(self.settings.average, (1 + step) / (10 + step))
         for name, value in self.network.state_dict().items():
-            # Frozen statistics are not averaged with those from before they were frozen.
-            frozen = self.settings.norm_steps is not None and "running" in name
-            if value.dtype.is_floating_point and not frozen:
+            if value.dtype.is_floating_point:
                 self.mean[name].lerp_(value, 1.0 - decay)
             else:
                 self.mean[name].copy_(value)
@@ -280,14 +286,9 @@ class Learner:
             norm.momentum = None
             norm.train()
         for step in range(CALIBRATION_STEPS):
-            view, around, _ = self._view((CALIBRATION, step), self.settings.light, None)
-            network.features(view, around)
+            network.features(self._view((CALIBRATION, step), self.settings.light)[0])
         for norm, momentum in zip(norms, momenta, strict=True):
             norm.momentum = momentum
-
-
-def _without_first(gradient: Tensor, count: int) -> Tensor:
-    return torch.cat([torch.zeros_like(gradient[:, :count]), gradient[:, count:]], 1)
 
 
 def _cosine(part_done: float) -> float:

@@ -27,7 +27,7 @@ from iic_train.finetune.heldout import HeldOut, score_fold
 from iic_train.finetune.heldout_figures import HELD_OUT, describe_choice
 from iic_train.finetune.learner import Learner
 from iic_train.finetune.linear_head import correct_logits, fit_head
-from iic_train.finetune.settings import FinetuneConfig, Mode, without_bias
+from iic_train.finetune.settings import FinetuneConfig, Mode, without_temperature
 from iic_train.models.networks import Network
 from iic_train.runs import Choice, Run, create_run, load_run
 
@@ -185,8 +185,8 @@ def _cross_validated(
 def train_fold(
     config: TrainConfig, data: LabelledChips, fold: int, mode: Mode, device: torch.device | str = "cpu"
 ) -> Network:
-    """Return a network that has not seen the labels of a fold, without temperature and bias."""
-    settings = without_bias(_settings(config))
+    """Return a network that has not seen the labels of a fold, without a temperature."""
+    settings = without_temperature(_settings(config))
     config = replace(config, finetune=settings)
     if mode == "head":
         network = first_network(config)

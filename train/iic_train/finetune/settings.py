@@ -105,11 +105,12 @@ class FinetuneConfig:
         mode: Train a head on frozen features, or the whole network, or what cross-validation finds better.
         folds: Number of parts of the cross-validation over places; 0 leaves it out.
         penalty: Weight of the squared weights of a linear head on frozen features.
-        pixel_steps: Number of steps in which the path that sees one pixel is trained alone before; it is then frozen.
+        pixel_steps: Number of steps in which the path that sees one pixel is trained alone before; it is then frozen,
+            and the context learns to tell the classes on its own.
+        pixel_share: Share of the pixel's path in the logits if both learn on their own.
         pixel_batch: Number of pixels per such step.
         pixel_rate: Learning rate of these steps.
         balance: A class weighs its share of the labelled pixels to the power of minus this.
-        class_weights: Factors for the weights of the classes.
         set_weight: Weight of a pixel whose label leaves several classes open.
         smoothing: Share of every label that is spread over all classes, which bounds what a wrong label costs.
         weight_decay: Weight decay of AdamW.
@@ -117,11 +118,9 @@ class FinetuneConfig:
         average: Decay of the running mean of the weights, which is what is kept.
         clip: Largest norm of the gradient.
         dropout: Share of the context features that are left out in training.
-        norm_steps: Number of steps with the statistics of each batch; then they are calibrated and frozen, so that
-            training sees what serving sees. None keeps those of each batch.
         iic_weight: Weight of the IIC objective of head A on unlabelled pixels beside the labels.
         light: Changes of light.
-        around: Changes of light of what the context path of a `pixel-context` network sees; as `light` if None.
+        around: Changes of light of what the context learns from if it learns on its own; as `light` if None.
         zoom: Smallest and largest change of the resolution.
         rotated: Share of the crops that are turned by any angle instead of a quarter.
         centred: Share of the crops that are drawn around a pixel of a class, as (class, share).
@@ -140,10 +139,10 @@ class FinetuneConfig:
     folds: int = 3
     penalty: float = 1e-3
     pixel_steps: int = 0
+    pixel_share: float = 0.5
     pixel_batch: int = 2048
     pixel_rate: float = 5e-3
     balance: float = 0.25
-    class_weights: tuple[float, ...] = ()
     set_weight: float = 0.6
     smoothing: float = 0.0
     weight_decay: float = 1e-2
@@ -151,7 +150,6 @@ class FinetuneConfig:
     average: float = 0.99
     clip: float = 5.0
     dropout: float = 0.1
-    norm_steps: int | None = None
     iic_weight: float = 0.0
     light: Light = UNCHANGED
     around: Light | None = None
@@ -170,7 +168,7 @@ class FinetuneConfig:
             )
         if len(set(self.classes)) < len(self.classes):
             raise UsageError(f"Two classes have the same name ({', '.join(self.classes)}).")
-        for name in ("class_weights", "bias", "colours"):
+        for name in ("bias", "colours"):
             if getattr(self, name) and len(getattr(self, name)) != len(self.classes):
                 raise UsageError(f"`{name}` needs one value for each of the {len(self.classes)} classes.")
         unknown = {
@@ -259,6 +257,6 @@ def class_names(label_class: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(text.partition("=")[0].strip() for text in label_class))
 
 
-def without_bias(config: FinetuneConfig) -> FinetuneConfig:
-    """Return the settings without what is corrected in the end, as folds are trained."""
-    return replace(config, bias=(), temperature=1.0)
+def without_temperature(config: FinetuneConfig) -> FinetuneConfig:
+    """Return the settings without the temperature, which is found on places left out."""
+    return replace(config, temperature=1.0)

@@ -107,9 +107,9 @@ class PixelContext(nn.Module):
         self.pixel_features = own[-1]
         self.out_channels = own[-1] + self.context.out_channels
 
-    def forward(self, x: Tensor, around: Tensor | None = None) -> Tensor:
-        """Return features `[N, out_channels, H, W]`; `around` is another view of the same place for the context."""
-        return torch.cat([self.pixel(x), self.context(x if around is None else around)], 1)
+    def forward(self, x: Tensor) -> Tensor:
+        """Return features `[N, out_channels, H, W]`."""
+        return torch.cat([self.pixel(x), self.context(x)], 1)
 
     def geometry(self) -> Geometry:
         """Return the geometry of the context, which sees further than the pixel."""

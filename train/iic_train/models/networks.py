@@ -88,15 +88,9 @@ class Network(nn.Module):
         )
         return _split(fine[..., :height, :width], self.config.sub_heads)
 
-    def features(self, scaled: Tensor, around: Tensor | None = None) -> Tensor:
-        """Return the input of the heads: `[N, features]` for clustering, `[N, features, h, w]` for segmentation.
-
-        Args:
-            scaled: Scaled pixels.
-            around: Another view of the same places, which the context path of a `pixel-context` network takes instead.
-        """
-        views = [scaled] if around is None else [scaled, around]
-        features: Tensor = self.trunk(*map(self.front.filter, views))
+    def features(self, scaled: Tensor) -> Tensor:
+        """Return the input of the heads: `[N, features]` for clustering, `[N, features, h, w]` for segmentation."""
+        features: Tensor = self.trunk(self.front.filter(scaled))
         return features if self.config.dense else features.flatten(1)
 
     def learnt(self, scaled: Tensor) -> Tensor:
