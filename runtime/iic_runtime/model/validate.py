@@ -12,6 +12,9 @@ from iic_runtime.model.select import Model, find_model
 
 MOST_PIXELS = 10**9
 """The most pixels that are run to check a model; one with a halo of 142 px takes 10 million."""
+FP16_GAP = 1
+"""Of 255, what the confidence of a tile may differ from that of the whole image in half precision: ONNX Runtime 1.31.1
+rounds a few sums by where they lie in a row. Labels must be equal in every precision."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,7 @@ def validate_model(model: Model, device: Device = "cpu", seed: int = 0) -> list[
         run(image[:, :1, :1])
     except ModelError as error:
         return [Check("the graph takes what the card says", True), Check(promise, False, str(error))]
+    gap = int(np.abs(whole[1].astype(np.int16) - tiled[1]).max())
     return [
         Check("the graph takes what the card says", True),
         Check(promise, True, f"{whole[0].shape}, largest label {int(whole[0].max())}"),
@@ -75,7 +79,7 @@ def validate_model(model: Model, device: Device = "cpu", seed: int = 0) -> list[
         ),
         Check(
             f"tiles with a halo of {card.halo} px at multiples of {card.stride} px equal the whole image",
-            all((a == b).all() for a, b in zip(whole, tiled, strict=True)),
-            f"{np.mean(whole[0] == tiled[0]):.4%} of labels equal",
+            bool((whole[0] == tiled[0]).all()) and gap <= (FP16_GAP if card.precision == "fp16" else 0),
+            f"{np.mean(whole[0] == tiled[0]):.4%} of labels equal, confidence differs by {gap} of 255 at most",
         ),
     ]
