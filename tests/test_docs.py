@@ -41,10 +41,12 @@ FOREIGN_OPTIONS = {
     *("--aws-profile", "--aws-no-sign-requests", "--aws-requester-pays"),  # rio
     *("--nthreads", "--nproc-per-node", "--shm-size"),  # dask, torchrun, Docker
     *("--no-index", "--find-links", "--no-deps", "--resolution"),  # pip, uv
+    *("--variant", "--include"),  # debootstrap
     *(
         "--memory",
         "--bundled",
         "--fold",
+        "--only",
         "--seeds",
         "--sparse",
         "--start",
