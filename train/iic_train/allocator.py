@@ -14,7 +14,7 @@ def keep_freed_memory() -> bool:
     """Let tensors reuse the memory that others have left, and return whether the C library can.
 
     glibc gives every large block back to the system as soon as it is freed, so each tensor of a training step is made
-    of new pages, which the system clears first: more than half of the time of a narrow network at full resolution
+    of new pages, which the system clears first: a quarter of the time of a narrow network at full resolution
     (`benchmarks/train_step.py --memory`). Kept on the heap, blocks are reused; the process keeps its peak memory.
     """
     if not sys.platform.startswith("linux"):

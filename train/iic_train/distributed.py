@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from iic_geotools.errors import DeviceError
+from iic_geotools.threads import cores
 from iic_train.allocator import keep_freed_memory
 
 
@@ -85,8 +86,7 @@ def choose_workers(workers: int | None, device: torch.device, ranks: Ranks) -> i
         return workers
     if device.type == "cpu":
         return 0
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(MAX_WORKERS, cores // ranks.local_count - 1))
+    return max(1, min(MAX_WORKERS, cores() // ranks.local_count - 1))
 
 
 @contextmanager

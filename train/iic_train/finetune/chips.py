@@ -22,8 +22,8 @@ from iic_geotools.scene.scene import SceneSource
 from iic_geotools.tiling import Rect
 from iic_train.data.scene_reader import SceneReader, Scenes
 from iic_train.data.survey import scene_rescale
-from iic_train.finetune.legend import Coder, Codes, Legend, own_names
-from iic_train.finetune.settings import FinetuneConfig, LabelSource
+from iic_train.finetune.legend import Coder, Codes, Legend
+from iic_train.finetune.settings import FinetuneConfig, LabelSource, own_names
 from iic_train.models.registry import NetworkConfig
 
 CHIP = 1024

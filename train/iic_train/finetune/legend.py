@@ -101,8 +101,3 @@ def _means(meaning: Meaning, value: int, labels: SceneLabels) -> bool:
         if name in (token, f"class {token}"):
             return True
     return False
-
-
-def own_names(classes: Sequence[str]) -> tuple[Meaning, ...]:
-    """Return the meaning of labels whose values name the classes themselves."""
-    return tuple(Meaning((name,), (name,)) for name in classes)

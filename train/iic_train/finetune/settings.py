@@ -232,6 +232,11 @@ class ScenesSettings:
 SCENES_DEFAULTS = ScenesSettings()
 
 
+def own_names(classes: Sequence[str]) -> tuple[Meaning, ...]:
+    """Return the meaning of labels whose values name the classes themselves."""
+    return tuple(Meaning((name,), (name,)) for name in classes)
+
+
 def parse_meanings(label_class: Sequence[str]) -> tuple[Meaning, ...]:
     """Read classes written as NAME=VALUE,VALUE...; a value under two classes may be either of them.
 

@@ -13,7 +13,7 @@ in one of the four parts of the cross-validation, and so is each town.
 
 from pathlib import Path
 
-from iic_train.finetune.settings import FinetuneConfig, LabelSource, Meaning
+from iic_train.finetune.settings import FinetuneConfig, LabelSource, Meaning, own_names
 from iic_train.models.registry import NetworkConfig
 from iic_train.recipes.learnt import LearntRecipe
 from iic_train.recipes.rasters import RasterRecipe, RasterSettings
@@ -117,7 +117,7 @@ SOURCES = (
         "naip towns",
         ("naip/*.tif",),
         (str(Path(__file__).with_name("naip_towns.geojson")),),
-        (*TOWNS, *(Meaning((name,), (name,)) for name in CLASSES)),
+        (*TOWNS, *own_names(CLASSES)),
         label_field="class",
         weight=1.0,
         bands=CHANNELS,

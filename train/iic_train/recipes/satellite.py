@@ -14,7 +14,7 @@ the cross-validation stand in `folds`.
 from dataclasses import replace
 from pathlib import Path
 
-from iic_train.finetune.settings import FinetuneConfig, LabelSource, Meaning
+from iic_train.finetune.settings import FinetuneConfig, LabelSource, Meaning, own_names
 from iic_train.models.registry import NetworkConfig
 from iic_train.recipes.learnt import LearntRecipe
 from iic_train.recipes.rasters import RasterRecipe, RasterSettings
@@ -107,7 +107,7 @@ def _drawn(
         _unlabelled(folder, reflectance, scenes),
         name=folder,
         labels=(str(Path(__file__).with_name("satellite_scenes.geojson")),),
-        meanings=(*CERTAIN, *(Meaning((name,), (name,)) for name in CLASSES)),
+        meanings=(*CERTAIN, *own_names(CLASSES)),
         label_field="class",
         weight=0.6 / 13,
         folds=(("", fold),),
