@@ -18,8 +18,8 @@ from iic_train.runs import Choice, create_run
 from iic_train.views.settings import DensePairs
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture(scope="module", params=[False, True], ids=["plain", "smoothed"])
+def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of random weights whose batch norm is not trivial."""
     folder = tmp_path_factory.mktemp("context")
     scene = write_raster(folder / "scene.tif", bright_and_dark_fields(133, 151)[0])
@@ -31,6 +31,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         bias=True,
         family="pixel-context",
         widths=(6, 4, 4, 6, 6, 8),
+        smoothed=request.param,
     )
     config = TrainConfig(
         "fields", DataConfig("rasters", scenes=(str(scene),)), network, DensePairs(), 24, ("b",), epochs=1
@@ -54,6 +55,6 @@ def test_context_networks_are_exported_with_their_own_halo_and_stride(
     assert (exported.card.halo, exported.card.stride) == (32, 8)
     assert all(check.kept for check in validate_model(exported.path))
     graph = onnx.load(exported.path).graph
-    assert (
-        sum(node.op_type == "Resize" for node in graph.node) == 3
-    )  # those of the trunk, none for the labels
+    smoothed = any(node.op_type == "AveragePool" for node in graph.node)
+    # those of the trunk, none for the labels
+    assert sum(node.op_type == "Resize" for node in graph.node) == 3 + smoothed

@@ -54,6 +54,11 @@ def test_every_network_for_rasters_can_become_an_engine(name: str, beside: Any) 
     assert list_problems(model) == []
 
 
+def test_smoothed_networks_can_become_engines() -> None:
+    config = NetworkConfig("pixel-context-small", RGBI, 4, beside="ratios", smoothed=True)
+    assert list_problems(served_graph(config, DensePairs(), 38)) == []
+
+
 def test_biases_are_quantised_for_cpus_only() -> None:
     model = served_graph(NetworkConfig("edge-8", RGBI, 3), DensePairs(), 38)
     images = [np.random.default_rng(seed).integers(0, 256, (4, 40, 40), np.uint8) for seed in range(2)]

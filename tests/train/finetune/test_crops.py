@@ -126,6 +126,26 @@ def test_pixel_and_context_are_two_opinions() -> None:
     torch.testing.assert_close(class_head(again.averaged())[1], joined_bias)
 
 
+def test_the_opinion_of_pixels_is_shared_between_one_and_many() -> None:
+    data, config = example(pixel_steps=60, pixel_batch=128, pixel_share=0.6, smoothed_share=0.75)
+    config = replace(config, network=replace(config.network, smoothed=True))
+    learner = Learner(Network(config.network), data, config)
+    learner.train_pixel_path()
+    weight, _ = class_head(learner.network)
+    first = learner.network.pixel_features
+    pixel_weight = weight[:, :first].detach().clone()
+    learner.train_epoch(1)
+    assert torch.equal(weight[:, :first], pixel_weight)
+    assert weight[:, first : 2 * first].abs().sum() == 0
+    network = learner.averaged()
+    joined, _ = class_head(network)
+    torch.testing.assert_close(joined[:, :first], 0.6 * 0.25 * pixel_weight)
+    torch.testing.assert_close(joined[:, first : 2 * first], 0.6 * 0.75 * pixel_weight)
+    torch.testing.assert_close(
+        joined[:, 2 * first :], 0.4 * learner.mean["heads.b.weight"][:, 2 * first :]
+    )
+
+
 def test_bias_and_temperature_are_in_the_weights() -> None:
     torch.manual_seed(0)
     network = Network(example()[1].network).eval()

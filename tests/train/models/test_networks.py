@@ -23,6 +23,8 @@ NARROW: dict[str, dict[str, Any]] = {
     "context-half": {"family": "context", "widths": (0, 4, 4, 2, 2)},
     "pixel-context": {"family": "pixel-context", "widths": (4, 4, 4, 4, 4)},
     "pixel-context-half": {"family": "pixel-context", "widths": (4, 4, 0, 4, 4, 4)},
+    "pixel-context-smoothed": {"family": "pixel-context", "widths": (4, 4, 0, 4, 4, 4), "smoothed": True},
+    "pixel-context-near": {"family": "pixel-context", "widths": (4, 4, 4, 4), "smoothed": True},
 }
 """Networks of every dense family, narrow enough for tests."""
 
@@ -177,6 +179,24 @@ def test_pixel_features_see_one_pixel() -> None:
     different = (before != after).any(1)
     assert different[..., 10, 10].all()
     assert different.sum() == 1
+
+
+def test_smoothed_features_are_means_of_pixel_features() -> None:
+    network = lively(NetworkConfig("pixel-context", RGBI, 5, **NARROW["pixel-context-smoothed"]))
+    first = network.pixel_features
+    even = torch.full((1, 4, 31, 45), 0.4)
+    features = network.features(even)
+    assert features.shape[1] == 3 * first
+    # an even image is its own mean, up to its borders: only pixels inside count
+    torch.testing.assert_close(features[:, first : 2 * first], features[:, :first])
+    spot = even.clone()
+    spot[..., 15, 20] = 0.9
+    change = (network.features(spot) - features)[0, first : 2 * first].abs().sum(0)
+    assert change[15, 20].item() == pytest.approx(change.max().item(), rel=1e-4)
+    assert change[15, 29] > 0
+    assert change[:, :10].max() < 1e-6 and change[:, 31:].max() < 1e-6 and change[:4].max() < 1e-6
+    with pytest.raises(UsageError, match="no path that sees one pixel"):
+        NetworkConfig("context", RGBI, 3, smoothed=True)
 
 
 @pytest.mark.parametrize(("beside", "channels"), [("log", 8), ("ratios", 8), ("none", 4)])

@@ -32,8 +32,8 @@ from iic_train.views.settings import Light
 CALIBRATION_STEPS = 40
 CALIBRATION, PIXEL_PASS, UNLABELLED_PASS = 2_000_001, 2_000_002, 2_000_003
 """Numbers of passes that are not epochs."""
-PIXEL_CROPS, PIXELS_PER_CROP = 1500, 150
-"""Number of crops, and of pixels of each, that the path of single pixels is trained on."""
+PIXELS_PER_CROP = 150
+"""Number of pixels of each crop that the path of single pixels is trained on."""
 PIXEL_DECAY = 1e-3
 
 
@@ -100,7 +100,7 @@ class Learner:
         if not isinstance(trunk, PixelContext) or not self._apart:
             return
         first = network.pixel_features
-        pixels, codes, through_air = self.crops.single_pixels(PIXEL_CROPS, PIXELS_PER_CROP)
+        pixels, codes, through_air = self.crops.single_pixels(settings.pixel_crops, PIXELS_PER_CROP)
         trunk.pixel.requires_grad_(True).train()
         start = torch.zeros(len(settings.classes), first)
         weight = nn.Parameter(nn.init.kaiming_normal_(start)[..., None, None].to(self.device))
@@ -175,8 +175,13 @@ class Learner:
             return
         share, first = self.settings.pixel_share, network.pixel_features
         weight, bias = class_head(network)
-        weight[:, :first] *= share
-        weight[:, first:] *= 1.0 - share
+        smoothed = first if network.config.smoothed else 0
+        own, means, around = weight.split([first, smoothed, weight.shape[1] - first - smoothed], 1)
+        if smoothed:
+            means.copy_(share * self.settings.smoothed_share * own)
+            own *= 1.0 - self.settings.smoothed_share
+        own *= share
+        around *= 1.0 - share
         bias.lerp_(self.pixel_bias, share)
 
     def state(self) -> dict[str, Any]:
@@ -222,7 +227,8 @@ class Learner:
         if self._apart and isinstance(trunk, PixelContext):
             view, codes = self._view(key, settings.around or settings.light)
             context = trunk.context(network.front.filter(view))
-            own = context.new_zeros(len(context), first, *context.shape[2:])
+            absent = trunk.out_channels - context.shape[1]
+            own = context.new_zeros(len(context), absent, *context.shape[2:])
         else:
             view, codes = self._view(key, settings.light)
             features = network.features(view)

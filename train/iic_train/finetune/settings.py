@@ -108,6 +108,8 @@ class FinetuneConfig:
         pixel_steps: Number of steps in which the path that sees one pixel is trained alone before; it is then frozen,
             and the context learns to tell the classes on its own.
         pixel_share: Share of the pixel's path in the logits if both learn on their own.
+        smoothed_share: Part of that share which is averaged over the pixels around, in a `smoothed` network.
+        pixel_crops: Number of crops that these pixels are taken from.
         pixel_batch: Number of pixels per such step.
         pixel_rate: Learning rate of these steps.
         balance: A class weighs its share of the labelled pixels to the power of minus this.
@@ -140,6 +142,8 @@ class FinetuneConfig:
     penalty: float = 1e-3
     pixel_steps: int = 0
     pixel_share: float = 0.5
+    smoothed_share: float = 0.8
+    pixel_crops: int = 1500
     pixel_batch: int = 2048
     pixel_rate: float = 5e-3
     balance: float = 0.25

@@ -7,6 +7,7 @@ of the whole image.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +18,12 @@ from iic_train.models.layers import conv_norm_relu
 
 PIXEL_LAYERS = 2
 """Number of layers of the path that sees one pixel; the first widths of a `pixel-context` network are theirs."""
+NARROW = 8
+"""Number of features of each path of a smoothed network: a linear head on a few classes loses nothing by so few."""
+SQUARE = 5
+"""Side of the squares over which pixels' features are averaged, in cells of two pixels."""
+SMOOTH_REACH = 2 * (2 * (SQUARE // 2) + 1)
+"""Number of pixels in each direction that smoothed features see: half a square, twice, and a cell of upsampling."""
 
 
 class Context(nn.Module):
@@ -26,11 +33,12 @@ class Context(nn.Module):
         channels: Number of input channels.
         widths: Number of channels of each level, from the finest to the coarsest. If the first is 0, there is no level
             on the grid of the pixels: the first convolution has a stride of two, and the features are upsampled.
+        narrow: Number of features that the last ones are projected to, before upsampling; None keeps all.
     """
 
     pixel_features = 0
 
-    def __init__(self, channels: int, widths: Sequence[int]) -> None:
+    def __init__(self, channels: int, widths: Sequence[int], narrow: int | None = None) -> None:
         super().__init__()
         self.step = 1 if widths[0] else 2
         widths = widths if widths[0] else widths[1:]
@@ -45,7 +53,8 @@ class Context(nn.Module):
             for coarse, fine in zip(widths[1:], widths[:-1], strict=True)
         )
         self.decoder = nn.ModuleList(conv_norm_relu(width, width, 3) for width in widths[:-1])
-        self.out_channels = widths[0]
+        self.out_channels = narrow or widths[0]
+        self.narrow = nn.Conv2d(widths[0], narrow, 1, bias=False) if narrow else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
         """Return features `[N, out_channels, H, W]`."""
@@ -59,6 +68,7 @@ class Context(nn.Module):
         ):
             coarse = F.interpolate(project(x), scale_factor=2.0, mode="bilinear", align_corners=False)
             x = decode(fine + coarse[..., : fine.shape[-2], : fine.shape[-1]])
+        x = self.narrow(x)
         if self.step == 1:
             return x
         return F.interpolate(x, scale_factor=2.0, mode="bilinear", align_corners=False)[..., :height, :width]
@@ -88,29 +98,59 @@ class PixelContext(nn.Module):
     """Features of each pixel's own values, followed by those of its surroundings.
 
     A linear head on both is the sum of a head on the pixel and a head on its context, so the first can be trained
-    alone, and the second added to it.
+    alone, and the second added to it. Smoothed networks have the mean of the pixels' features over squares between the
+    two: what most pixels of a roof look like says more than any one of them.
 
     Args:
         channels: Number of input channels.
         widths: Number of channels of the layers that see one pixel, and then of each level of the context, of which the
             first may be 0.
+        smoothed: Whether features of pixels are also averaged, over tents of about 10 and 20 pixels.
     """
 
-    def __init__(self, channels: int, widths: Sequence[int]) -> None:
+    def __init__(self, channels: int, widths: Sequence[int], smoothed: bool = False) -> None:
         super().__init__()
         own, around = widths[:PIXEL_LAYERS], widths[PIXEL_LAYERS:]
         befores = (channels, *own[:-1])
-        self.pixel = nn.Sequential(
-            *(conv_norm_relu(before, width, 1) for before, width in zip(befores, own, strict=True))
-        )
-        self.context = Context(channels, around)
-        self.pixel_features = own[-1]
-        self.out_channels = own[-1] + self.context.out_channels
+        layers: list[nn.Module] = [
+            conv_norm_relu(before, width, 1) for before, width in zip(befores, own, strict=True)
+        ]
+        if smoothed:
+            layers.append(nn.Conv2d(own[-1], NARROW, 1, bias=False))
+        self.pixel = nn.Sequential(*layers)
+        self.context = Context(channels, around, NARROW if smoothed else None)
+        self.smoothed = smoothed
+        self.pixel_features = NARROW if smoothed else own[-1]
+        self.out_channels = (1 + smoothed) * self.pixel_features + self.context.out_channels
 
     def forward(self, x: Tensor) -> Tensor:
         """Return features `[N, out_channels, H, W]`."""
-        return torch.cat([self.pixel(x), self.context(x)], 1)
+        pixels = self.pixel(x)
+        means = [_smooth(pixels)] if self.smoothed else []
+        return torch.cat([pixels, *means, self.context(x)], 1)
 
     def geometry(self) -> Geometry:
-        """Return the geometry of the context, which sees further than the pixel."""
-        return self.context.geometry()
+        """Return the geometry of the context, which sees further than the pixel, or of smoothing if that does."""
+        geometry = self.context.geometry()
+        if not self.smoothed:
+            return geometry
+        return replace(
+            geometry,
+            stride=max(2, geometry.stride),
+            receptive_field=max(2 * SMOOTH_REACH, geometry.receptive_field),
+            before=max(SMOOTH_REACH, geometry.before),
+            after=max(SMOOTH_REACH, geometry.after),
+        )
+
+
+def _smooth(x: Tensor) -> Tensor:
+    """Return the mean of a square and of a tent twice as wide, on a grid of half the resolution, at that of the input.
+
+    Only pixels inside the image count.
+    """
+    height, width = x.shape[-2:]
+    halved = F.avg_pool2d(x, 2, ceil_mode=True)
+    square = F.avg_pool2d(halved, SQUARE, 1, SQUARE // 2, count_include_pad=False)
+    tent = F.avg_pool2d(square, SQUARE, 1, SQUARE // 2, count_include_pad=False)
+    mean = 0.5 * (square + tent)
+    return F.interpolate(mean, scale_factor=2.0, mode="bilinear", align_corners=False)[..., :height, :width]

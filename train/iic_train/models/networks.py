@@ -44,6 +44,9 @@ class Network(nn.Module):
         if config.family == "bank":
             self.trunk = Bank(config.channels, config.widths)
             features = self.trunk.out_channels
+        elif config.family == "pixel-context":
+            self.trunk = PixelContext(self.front.out_channels, config.widths, config.smoothed)
+            features = self.trunk.out_channels
         else:
             self.trunk, features = _TRUNKS[config.family](self.front.out_channels, config.widths)
         if config.size is not None and config.family == "vgg":
@@ -214,18 +217,12 @@ def _context(channels: int, widths: tuple[int, ...]) -> tuple[nn.Module, int]:
     return trunk, trunk.out_channels
 
 
-def _pixel_context(channels: int, widths: tuple[int, ...]) -> tuple[nn.Module, int]:
-    trunk = PixelContext(channels, widths)
-    return trunk, trunk.out_channels
-
-
 _TRUNKS: dict[Family, Callable[[int, tuple[int, ...]], tuple[nn.Module, int]]] = {
     "resnet": _resnet,
     "vgg": _vgg,
     "segmentation": _segmentation,
     "local": _local,
     "context": _context,
-    "pixel-context": _pixel_context,
 }
 
 

@@ -64,6 +64,7 @@ class NetworkConfig:
         family: Kind of trunk, by default as registered under `name`.
         widths: Number of channels of each stage, by default as registered under `name`.
         beside: What the network takes beside the bands, computed from each pixel alone.
+        smoothed: Whether a `pixel-context` network also averages what single pixels say over squares around them.
         bias: Whether the heads of a segmentation network add a constant to each class, as heads that were fitted to
             labels do.
     """
@@ -81,6 +82,7 @@ class NetworkConfig:
     family: Family = field(default="segmentation")
     widths: tuple[int, ...] = ()
     beside: Beside = "none"
+    smoothed: bool = False
     bias: bool = False
 
     def __post_init__(self) -> None:
@@ -103,6 +105,8 @@ class NetworkConfig:
             raise UsageError(
                 f"Network {self.name}: `size` is needed by clustering networks and refused by segmentation networks."
             )
+        if self.smoothed and self.family != "pixel-context":
+            raise UsageError(f"Network {self.name} has no path that sees one pixel, which `smoothed` averages.")
         if self.beside != "none" and self.sobel:
             raise UsageError("`sobel` and `beside` both add to the bands: choose one of them.")
         if min(self.clusters_b, self.clusters_a or 2) < 2 or self.sub_heads < 1:
