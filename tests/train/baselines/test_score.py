@@ -113,6 +113,12 @@ def test_what_learns_from_images_beats_chance(kind: Baseline, least: float) -> N
     assert score_baseline(kind, config, strokes()) == score
 
 
+def test_a_random_network_has_normalised_features() -> None:
+    # Without statistics of the images, the biases of its head alone would decide, and some clusters stay empty.
+    score = score_baseline("random", IMAGES, strokes())
+    assert min(score.sub_heads[score.chosen].occupancy) > 0
+
+
 @pytest.mark.parametrize(
     ("kind", "least"), [("deepcluster", 0.6), ("isola", 0.75), ("doersch", 0.75), ("sift", 0.75)]
 )

@@ -9,7 +9,7 @@ from iic_train.baselines.features import Features, cluster_features
 from iic_train.baselines.neighbours import Doersch, Isola
 from iic_train.baselines.sift import sift_features
 from iic_train.baselines.spectral import SAMPLE_IMAGES, spectral_clusters, spectral_predict
-from iic_train.baselines.training import train_trunk
+from iic_train.baselines.training import calibrate, train_trunk
 from iic_train.baselines.triplets import Triplets
 from iic_train.config import BASELINES, Baseline, TrainConfig
 from iic_train.data.base import Dataset
@@ -72,6 +72,7 @@ def score_baseline(
     torch.manual_seed(config.seed)
     network = Network(config.network).to(device)
     if kind == "random":
+        calibrate(network, config, dataset, device)  # else nearly everything falls into one cluster
         return evaluate_network(network, config, dataset)
     if kind == "sift":
         features = sift_features(network, config)

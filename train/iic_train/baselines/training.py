@@ -18,7 +18,7 @@ from iic_train.models.networks import Network
 from iic_train.views.random_numbers import Draw
 
 CALIBRATION_STEPS = 20
-"""Number of batches from which batch norm takes its statistics at the end."""
+"""Number of batches from which batch norm takes its statistics."""
 
 
 class Task(Protocol):
@@ -84,8 +84,19 @@ def train_trunk(
                 f"The loss is not finite in epoch {epoch}: try a learning rate (`lr`) below {config.lr:g}."
             )
         progress(Progress("baseline", epoch, config.epochs, note=f"loss {mean:.4f}"))
-    with torch.no_grad(), fresh_statistics(network):
-        for raw in loader.batches(0, (config.seed, 0, 0), min(steps, CALIBRATION_STEPS)):
+    calibrate(network, config, dataset, device)
+
+
+@torch.no_grad()
+def calibrate(
+    network: Network, config: TrainConfig, dataset: Dataset, device: torch.device | str = "cpu"
+) -> None:
+    """Let batch norm take its statistics from unaltered images of the training part; leaves eval mode on."""
+    images = max(2, config.batch // config.repeats)
+    source = ImageSource(dataset.train_b, config.size)
+    steps = min(steps_of(source, images, config.steps), CALIBRATION_STEPS)
+    with fresh_statistics(network):
+        for raw in Loader([source], images).batches(0, (config.seed, 0, 0), steps):
             network.features(plain_views(network.scale(raw.pixels.to(device)), config))
     network.eval()
 
