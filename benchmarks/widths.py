@@ -16,12 +16,12 @@ TILE = 512
 REPEATS = 5
 WIDTHS: dict[str, dict[str, tuple[int, ...]]] = {
     "aerial": {
-        "half as wide": (16, 16, 0, 12, 24, 32, 48),
-        "as bundled": (32, 32, 0, 24, 48, 64, 96),
-        "twice as wide on coarse grids": (32, 32, 0, 24, 64, 128, 128),
-        "one grid more": (32, 32, 0, 24, 48, 64, 96, 96),
-        "one grid less": (32, 32, 0, 24, 48, 64),
-        "a grid of all pixels instead": (32, 32, 16, 32, 48, 64),
+        "half as wide": (16, 8, 0, 12, 24, 32, 48),
+        "as bundled": (32, 16, 0, 24, 48, 64, 96),
+        "twice as wide on coarse grids": (32, 16, 0, 24, 64, 128, 128),
+        "one grid more": (32, 16, 0, 24, 48, 64, 96, 96),
+        "one grid less": (32, 16, 0, 24, 48, 64),
+        "a grid of all pixels instead": (32, 16, 16, 32, 48, 64),
     },
     "satellite": {
         "half as wide": (16, 8, 8, 16, 24),

@@ -141,9 +141,7 @@ def test_the_opinion_of_pixels_is_shared_between_one_and_many() -> None:
     joined, _ = class_head(network)
     torch.testing.assert_close(joined[:, :first], 0.6 * 0.25 * pixel_weight)
     torch.testing.assert_close(joined[:, first : 2 * first], 0.6 * 0.75 * pixel_weight)
-    torch.testing.assert_close(
-        joined[:, 2 * first :], 0.4 * learner.mean["heads.b.weight"][:, 2 * first :]
-    )
+    torch.testing.assert_close(joined[:, 2 * first :], 0.4 * learner.mean["heads.b.weight"][:, 2 * first :])
 
 
 def test_bias_and_temperature_are_in_the_weights() -> None:

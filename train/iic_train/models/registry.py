@@ -106,7 +106,9 @@ class NetworkConfig:
                 f"Network {self.name}: `size` is needed by clustering networks and refused by segmentation networks."
             )
         if self.smoothed and self.family != "pixel-context":
-            raise UsageError(f"Network {self.name} has no path that sees one pixel, which `smoothed` averages.")
+            raise UsageError(
+                f"Network {self.name} has no path that sees one pixel, which `smoothed` averages."
+            )
         if self.beside != "none" and self.sobel:
             raise UsageError("`sobel` and `beside` both add to the bands: choose one of them.")
         if min(self.clusters_b, self.clusters_a or 2) < 2 or self.sub_heads < 1:
