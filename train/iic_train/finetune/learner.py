@@ -175,13 +175,12 @@ class Learner:
             return
         share, first = self.settings.pixel_share, network.pixel_features
         weight, bias = class_head(network)
-        smoothed = first if network.config.smoothed else 0
-        own, means, around = weight.split([first, smoothed, weight.shape[1] - first - smoothed], 1)
-        if smoothed:
-            means.copy_(share * self.settings.smoothed_share * own)
-            own *= 1.0 - self.settings.smoothed_share
-        own *= share
+        own, around = weight[:, :first], weight[:, first:]
         around *= 1.0 - share
+        own *= share
+        if network.config.smoothed:
+            around[:, :first] = self.settings.smoothed_share * own
+            own *= 1.0 - self.settings.smoothed_share
         bias.lerp_(self.pixel_bias, share)
 
     def state(self) -> dict[str, Any]:
