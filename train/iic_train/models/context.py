@@ -105,7 +105,7 @@ class PixelContext(nn.Module):
         channels: Number of input channels.
         widths: Number of channels of the layers that see one pixel, and then of each level of the context, of which the
             first may be 0.
-        smoothed: Whether features of pixels are also averaged, over tents of about 10 and 20 pixels.
+        smoothed: Whether features of pixels are also averaged, over a square of 10 pixels and a tent of 20.
     """
 
     def __init__(self, channels: int, widths: Sequence[int], smoothed: bool = False) -> None:
