@@ -14,7 +14,7 @@ from iic_runtime.model.validate import validate_model
 from iic_train.config import DataConfig, TrainConfig
 from iic_train.models.networks import Network
 from iic_train.models.registry import NetworkConfig
-from iic_train.runs import Choice, create_run
+from iic_train.runs import Choice, create_run, load_run
 from iic_train.views.settings import DensePairs
 
 
@@ -55,6 +55,7 @@ def test_context_networks_are_exported_with_their_own_halo_and_stride(
     assert (exported.card.halo, exported.card.stride) == (32, 8)
     assert all(check.kept for check in validate_model(exported.path))
     graph = onnx.load(exported.path).graph
-    smoothed = any(node.op_type == "AveragePool" for node in graph.node)
+    smoothed = load_run(run).config.network.smoothed
+    assert any(node.op_type == "AveragePool" for node in graph.node) == smoothed
     # those of the trunk, none for the labels
     assert sum(node.op_type == "Resize" for node in graph.node) == 3 + smoothed

@@ -57,10 +57,7 @@ def train_trunk(
     Raises:
         TrainingError: The loss is no longer finite.
     """
-    images = max(2, config.batch // config.repeats)
-    source = ImageSource(dataset.train_b, config.size)
-    steps = steps_of(source, images, config.steps)
-    loader = Loader([source], images)
+    loader, steps = _training_part(config, dataset)
     optimiser = torch.optim.Adam(network.trunk.parameters(), lr=config.lr)
     for epoch in range(1, config.epochs + 1):
         # A task may begin every epoch with new parameters, so their optimiser is new as well.
@@ -92,13 +89,18 @@ def calibrate(
     network: Network, config: TrainConfig, dataset: Dataset, device: torch.device | str = "cpu"
 ) -> None:
     """Let batch norm take its statistics from unaltered images of the training part; leaves eval mode on."""
-    images = max(2, config.batch // config.repeats)
-    source = ImageSource(dataset.train_b, config.size)
-    steps = min(steps_of(source, images, config.steps), CALIBRATION_STEPS)
+    loader, steps = _training_part(config, dataset)
     with fresh_statistics(network):
-        for raw in Loader([source], images).batches(0, (config.seed, 0, 0), steps):
+        for raw in loader.batches(0, (config.seed, 0, 0), min(steps, CALIBRATION_STEPS)):
             network.features(plain_views(network.scale(raw.pixels.to(device)), config))
     network.eval()
+
+
+def _training_part(config: TrainConfig, dataset: Dataset) -> tuple[Loader, int]:
+    """Return what reads the images of a run's steps, and the number of steps of an epoch."""
+    images = max(2, config.batch // config.repeats)
+    source = ImageSource(dataset.train_b, config.size)
+    return Loader([source], images), steps_of(source, images, config.steps)
 
 
 def _moved(batch: Batch, device: torch.device | str) -> Batch:

@@ -58,7 +58,7 @@ class Context(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return features `[N, out_channels, H, W]`."""
-        height, width = x.shape[-2:]
+        image = x
         levels: list[Tensor] = []
         for stage in self.encoder:
             x = stage(F.max_pool2d(x, 2, ceil_mode=True) if levels else x)
@@ -66,12 +66,9 @@ class Context(nn.Module):
         for fine, project, decode in zip(
             levels[-2::-1], reversed(self.project), reversed(self.decoder), strict=True
         ):
-            coarse = F.interpolate(project(x), scale_factor=2.0, mode="bilinear", align_corners=False)
-            x = decode(fine + coarse[..., : fine.shape[-2], : fine.shape[-1]])
+            x = decode(fine + _doubled(project(x), fine))
         x = self.narrow(x)
-        if self.step == 1:
-            return x
-        return F.interpolate(x, scale_factor=2.0, mode="bilinear", align_corners=False)[..., :height, :width]
+        return x if self.step == 1 else _doubled(x, image)
 
     def geometry(self) -> Geometry:
         """Return the steps of its grids and how far its features see."""
@@ -148,9 +145,13 @@ def _smooth(x: Tensor) -> Tensor:
 
     Only pixels inside the image count.
     """
-    height, width = x.shape[-2:]
     halved = F.avg_pool2d(x, 2, ceil_mode=True)
     square = F.avg_pool2d(halved, SQUARE, 1, SQUARE // 2, count_include_pad=False)
     tent = F.avg_pool2d(square, SQUARE, 1, SQUARE // 2, count_include_pad=False)
-    mean = 0.5 * (square + tent)
-    return F.interpolate(mean, scale_factor=2.0, mode="bilinear", align_corners=False)[..., :height, :width]
+    return _doubled(0.5 * (square + tent), x)
+
+
+def _doubled(x: Tensor, like: Tensor) -> Tensor:
+    """Upsample by exactly two, and crop to the height and width of another tensor."""
+    fine = F.interpolate(x, scale_factor=2.0, mode="bilinear", align_corners=False)
+    return fine[..., : like.shape[-2], : like.shape[-1]]
