@@ -20,7 +20,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
 NETWORK: dict[str, Any] = {"full": (8, 16), "half": ((32, 1), (32, 1), (64, 2), (64, 2)), "classes": 3}
 GEODEEP_TILE = 512
+ONE = "one at a time"
 
 
 def make_scene(path: Path, side: int) -> Path:
@@ -124,50 +127,53 @@ def thread_seconds() -> dict[str, float]:
     return {file.parent.name: int(file.read_text().split()[0]) / 1e9 for file in files if file.exists()}
 
 
-def engine_alone(folder: Path, scene: Path, model: str) -> dict[str, Any]:
-    """The tiles of the scene, in memory, through the engine and nothing else."""
+def engine_alone(
+    folder: Path, scene: Path, model: str, device: str = "cpu", how: str = "as chosen"
+) -> dict[str, Any]:
+    """The tiles of the scene, in memory, through the engine and nothing else; ONE if so asked."""
     from iic_geotools.tiling import TileGrid
     from iic_runtime import Segmenter
 
-    segmenter = Segmenter(folder / model, device="cpu")
+    segmenter = Segmenter(folder / model, device=device)  # type: ignore[arg-type]
     with rasterio.open(scene) as dataset:
         image = dataset.read(list(range(1, len(segmenter.card.bands) + 1)))
     _, height, width = image.shape
     grid = TileGrid(width, height, segmenter.spec.tile, segmenter.card.halo, segmenter.card.stride)
     image = image.astype(segmenter.card.dtype)
     tiles = [np.ascontiguousarray(image[:, *tile.read.slices])[None] for tile in grid]
-    segmenter.engine.run(tiles[0], False)
-    clock = Clock()
-    for tile in tiles:
-        segmenter.engine.run(tile, False)
-    return {**clock.read(), "pixels": width * height}
+    lanes = 1 if how == ONE else segmenter.spec.lanes
+    engine = segmenter.engine if lanes == 1 else segmenter.lane_engine
+    with ThreadPoolExecutor(lanes) as pool:
+        list(pool.map(engine.run, tiles[:lanes], repeat(False)))
+        clock = Clock()
+        for result in pool.map(engine.run, tiles, repeat(False)):
+            del result
+        return {**clock.read(), "pixels": width * height}
 
 
 def end_to_end(folder: Path, scene: Path, model: str, device: str = "cpu", **options: Any) -> dict[str, Any]:
     """The command's function, file to file, the model's loading included."""
     from iic_runtime import Segmenter, segment_raster
 
-    clock = Clock()
-    before = set(thread_seconds())
+    clock, before = Clock(), set(thread_seconds())
     segmenter = Segmenter(folder / model, device=device)  # type: ignore[arg-type]
+    engine, in_calls = segmenter.lane_engine, []
     engine_threads = set(thread_seconds()) - before
-    in_calls = 0.0
-    run = segmenter.engine.run
+    run = engine.run
 
     def timed_run(batch: Any, confidence: bool) -> Any:
-        nonlocal in_calls
         begun = time.thread_time()
         result = run(batch, confidence)
-        in_calls += time.thread_time() - begun
+        in_calls.append(time.thread_time() - begun)
         return result
 
-    segmenter.engine.run = timed_run  # type: ignore[method-assign]
+    engine.run = timed_run  # type: ignore[method-assign]
     summary = segment_raster(scene, folder / "map.tif", segmenter, match_gsd=False, overwrite=True, **options)
     figures = {**clock.read(), "pixels": summary.pixels, "tiles_run": summary.tiles_run}
     if device == "cpu":  # OpenVINO starts its threads later
         threads = thread_seconds()
-        engine = in_calls + sum(threads.get(thread, 0.0) for thread in engine_threads)
-        figures["engine_share"] = engine / figures["cpu_seconds"]
+        by_engine = sum(in_calls) + sum(threads.get(thread, 0.0) for thread in engine_threads)
+        figures["engine_share"] = by_engine / figures["cpu_seconds"]
     return figures
 
 
@@ -204,7 +210,7 @@ def run_here(function: str, folder: str, scene: str, *more: str) -> None:
 def head(text: str) -> None:
     """The head of the table."""
     print(f"{text}; load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
-    print(f"{'':<36}{'Mpx/s':>8}{'ratio':>8}{'CPU s/Mpx':>11}{'ratio':>8}{'engine share':>14}{'MB':>7}")
+    print(f"{'':<40}{'Mpx/s':>8}{'ratio':>8}{'CPU s/Mpx':>11}{'ratio':>8}{'engine share':>14}{'MB':>7}")
 
 
 def row(name: str, figures: dict[str, Any], against: dict[str, Any]) -> None:
@@ -213,7 +219,7 @@ def row(name: str, figures: dict[str, Any], against: dict[str, Any]) -> None:
     wall, cpu = (against[key] / figures[key] for key in ("seconds", "cpu_seconds"))
     share = f"{figures['engine_share']:14.3f}" if "engine_share" in figures else " " * 14
     print(
-        f"{name:<36}{million / figures['seconds']:8.2f}{wall:8.2f}{figures['cpu_seconds'] / million:11.3f}{cpu:8.2f}"
+        f"{name:<40}{million / figures['seconds']:8.2f}{wall:8.2f}{figures['cpu_seconds'] / million:11.3f}{cpu:8.2f}"
         f"{share}{figures['peak_mb']:7.0f}",
         flush=True,
     )
@@ -235,34 +241,47 @@ def fastest(
     return best
 
 
+ENGINES = ("cpu", "openvino") if find_spec("openvino") else ("cpu",)
+NAMES = {"cpu": "ONNX Runtime", "openvino": "OpenVINO"}
+
+
 def bundled(folder: Path, scene: Path, repeats: int) -> None:
     """Speed and memory of the models that come with the package."""
     from iic_runtime.model.select import bundled_models
 
-    head("relative to the engine alone")
+    head("relative to ONNX Runtime alone")
     for model in bundled_models():
         file = str(model.path)
-        best = fastest([("engine", file), ("end", file)], folder, scene, repeats)
-        row(f"{model.card.name}, engine alone", best["engine", file], best["engine", file])
-        row(f"{model.card.name}, file to file", best["end", file], best["engine", file])
+        single = ("engine", file, "cpu", ONE)
+        pairs = [[("engine", file, device), ("end", file, device)] for device in ENGINES]
+        best = fastest([single, *chain(*pairs)], folder, scene, repeats)
+        base = best["engine", file, "cpu"]
+        row(f"{model.card.name}, engine alone, {ONE}", best[single], base)
+        for device in ENGINES:
+            row(f"{model.card.name}, {NAMES[device]} alone", best["engine", file, device], base)
+            row(f"{model.card.name}, {NAMES[device]}, file to file", best["end", file, device], base)
 
 
 def throughput(folder: Path, scene: Path, repeats: int) -> None:
     """The table of the benchmark."""
-    four, three, openvino = ("end", "four.onnx"), ("end", "three.onnx"), ("end", "three.onnx", "openvino")
-    jobs: list[tuple[str, ...]] = [("engine", "four.onnx"), four, three]
-    jobs += [openvino] if find_spec("openvino") else []
-    jobs += [("geodeep",)] if find_spec("geodeep") else []
+    alone, single = ("engine", "four.onnx"), ("engine", "four.onnx", "cpu", ONE)
+    four, geodeep = ("end", "four.onnx"), ("geodeep",)
+    three = {device: ("end", "three.onnx", device) for device in ENGINES}
+    jobs: list[tuple[str, ...]] = [alone, single, four, *three.values()]
+    jobs += [geodeep] if find_spec("geodeep") else []
     best = fastest(jobs, folder, scene, repeats)
-    engine = best["engine", "four.onnx"]
+    engine = best[alone]
     head(f"{engine['pixels'] / 1e6:.0f} Mpx, 4 bands, compressed; relative to the engine alone")
     row("engine alone, tiles in memory", engine, engine)
+    row(f"the same, {ONE}", best[single], engine)
     row("iic-segment-raster, file to file", best[four], engine)
-    row("the same, 3 bands", best[three], engine)
-    if openvino in best:
-        row("the same, 3 bands, OpenVINO", best[openvino], engine)
-    if ("geodeep",) in best:
-        row("GeoDeep, 3 bands", best[("geodeep",)], engine)
+    for device in ENGINES:
+        row(f"the same, 3 bands, {NAMES[device]}", best[three[device]], engine)
+    if geodeep in best:
+        row("GeoDeep, 3 bands", best[geodeep], engine)
+        for device in ENGINES:
+            faster = best[geodeep]["seconds"] / best[three[device]]["seconds"]
+            print(f"{NAMES[device]}, 3 bands: {faster:.2f} times the speed of GeoDeep")
 
 
 def memory(folder: Path, sides: tuple[int, ...]) -> None:

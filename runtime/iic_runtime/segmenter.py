@@ -1,8 +1,10 @@
 """Array to labels: a model that is opened once and can be shared by threads."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal, TypeVar, Unpack
 
 import numpy as np
@@ -15,13 +17,24 @@ from iic_geotools.scene.masks import fill_holes, valid_pixels
 from iic_geotools.scene.reflectance import choose_reflectance
 from iic_geotools.scene.rescaling import Pair, Rescale, robust_ranges, sample_values
 from iic_geotools.scene.scene import Pixels
+from iic_geotools.threads import map_ahead
 from iic_geotools.tiling import Rect, Tile, TileGrid
-from iic_runtime.engine.base import Device, EngineArguments, EngineSpec, LabelArray, open_engine
+from iic_runtime.engine.base import (
+    Device,
+    Engine,
+    EngineArguments,
+    EngineSpec,
+    LabelArray,
+    open_engine,
+    open_lanes,
+    open_spec,
+)
 from iic_runtime.model.card import Card, check_reflectance_applies
 from iic_runtime.model.file import ModelFile
 from iic_runtime.model.select import Model, ModelSelector, find_model
 
 T = TypeVar("T")
+Group = Sequence[tuple[Tile, Pixels]]
 Mask = NDArray[np.bool_]
 
 
@@ -46,9 +59,9 @@ class Segmenter:
             environment variable `IIC_MODEL` names.
         device: "auto", "cpu", "openvino", "cuda" or "tensorrt".
         threads: Number of threads of the engine; by default all cores.
-        tile: Side in pixels of the squares that are labelled at once; by default as large as `max_memory` allows.
+        tile: Side in pixels of the squares that are labelled at once; by default what is fast within `max_memory`.
         batch: Number of squares that are run at once.
-        max_memory: Bytes that a run may take.
+        max_memory: Bytes that a run may take; by default 1 GiB, but not more than half of the machine's memory.
 
     Example:
         >>> segment = Segmenter("aerial")
@@ -70,6 +83,13 @@ class Segmenter:
         if self.card.task != "segmentation":
             raise ModelError(f"{self.model.path} labels whole images, not pixels; give a segmentation model.")
         self.engine = open_engine(self.model, device, threads, tile, batch, max_memory)
+
+    @classmethod
+    def from_spec(cls, model: ModelFile, spec: EngineSpec) -> "Segmenter":
+        """Return a segmenter that runs as another one with this spec does."""
+        segmenter = cls.__new__(cls)
+        segmenter.model, segmenter.engine = model, open_spec(model, spec)
+        return segmenter
 
     @property
     def card(self) -> Card:
@@ -133,40 +153,45 @@ class Segmenter:
             fill_holes(image, known, self.card.offset)
         whole = Segmentation(np.full((height, width), NODATA, np.uint8), np.zeros((height, width), np.uint8))
 
-        def read(tile: Tile) -> Pixels:
-            return Pixels(image[:, *tile.read.slices], None if known is None else known[tile.read.slices])
+        def read(tile: Tile) -> tuple[Tile, Pixels]:
+            valid = None if known is None else known[tile.read.slices]
+            return tile, Pixels(image[:, *tile.read.slices], valid)
 
         grid = TileGrid(width, height, self.spec.tile, self.card.halo, self.card.stride)
-        for tiles in group_by_shape(grid, lambda tile: tile.read, self.spec.batch):
-            for tile, result in zip(tiles, self.run(tiles, [read(tile) for tile in tiles]), strict=True):
+        groups = group_by_shape(map(read, grid), self.spec.batch)
+        for results in self.label(groups, len(grid)):
+            for tile, result in results:
                 whole.labels[tile.core.slices] = result.labels
                 whole.confidence[tile.core.slices] = result.confidence
         return whole
 
-    def run(
-        self, tiles: Sequence[Tile], pixels: Sequence[Pixels], confidence: bool = True
-    ) -> list[Segmentation]:
-        """Label the cores of tiles that all have the same shape.
+    def label(
+        self, groups: Iterable[Group], tiles: int, confidence: bool = True
+    ) -> Generator[list[tuple[Tile, Segmentation]]]:
+        """Yield the labels of groups of tiles, in their order; an empty group has none.
 
         Args:
-            tiles: The tiles.
-            pixels: What was read for each of them.
+            groups: Tiles that all have the same shape and what was read for them, as `group_by_shape` makes them. They
+                are taken by the calling thread, some of them before the labels of the first are yielded.
+            tiles: About how many tiles there will be.
             confidence: Whether to compute the confidence; without it, it is zero everywhere.
         """
-        values = [tile_pixels.values for tile_pixels in pixels]
-        batch = values[0][None] if len(values) == 1 else np.stack(values)
-        labels, confidences = self.engine.run(batch, confidence)
-        if confidences is None:
-            confidences = np.zeros_like(labels)
-        return [
-            Segmentation(
-                _crop(tile_labels, tile, tile_pixels.valid, NODATA),
-                _crop(tile_confidence, tile, tile_pixels.valid, 0),
-            )
-            for tile, tile_pixels, tile_labels, tile_confidence in zip(
-                tiles, pixels, labels, confidences, strict=True
-            )
-        ]
+        lanes = self.spec.lanes
+        if lanes == 1 or tiles < 2 * lanes * self.spec.batch:
+            # A few tiles would leave lanes idle: they are computed one after the other, each by all threads.
+            yield from (_label(self.engine, group, confidence) for group in groups)
+            return
+        engine = self.lane_engine
+        pool = ThreadPoolExecutor(lanes)
+        try:
+            yield from map_ahead(pool, lambda group: _label(engine, group, confidence), groups, 2 * lanes)
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+    @cached_property
+    def lane_engine(self) -> Engine:
+        """An engine for as many threads as the spec has lanes, each of which runs batches of its own."""
+        return self.engine if self.spec.lanes == 1 else open_lanes(self.model, self.spec)
 
     def _rescale(
         self, image: NDArray[Any], valid: Mask | None, rescale: str | None, reflectance: Pair | None
@@ -240,27 +265,40 @@ class SegmenterPool:
         return self._segmenters[model.digest]
 
 
-def group_by_shape(items: Iterable[T], rect: Callable[[T], Rect], batch: int) -> Iterator[list[T]]:
-    """Group consecutive items, at most `batch` of them, whose rectangles have the same shape.
-
-    A group is what an engine runs at once.
-    """
-    group: list[T] = []
-    for item in items:
-        if group and (len(group) == batch or _shape(rect(item)) != _shape(rect(group[0]))):
+def group_by_shape(reads: Iterable[tuple[Tile, Pixels]], batch: int) -> Iterator[Group]:
+    """Group consecutive tiles, at most `batch` of them, that have the same shape: what an engine runs at once."""
+    group: list[tuple[Tile, Pixels]] = []
+    for tile, pixels in reads:
+        if group and (len(group) == batch or pixels.values.shape != group[0][1].values.shape):
             yield group
             group = []
-        group.append(item)
+        group.append((tile, pixels))
     if group:
         yield group
 
 
+def _label(engine: Engine, group: Group, confidence: bool) -> list[tuple[Tile, Segmentation]]:
+    """Return the labels of the cores of tiles that all have the same shape."""
+    if not group:
+        return []
+    values = [pixels.values for _, pixels in group]
+    batch = values[0][None] if len(values) == 1 else np.stack(values)
+    labels, confidences = engine.run(batch, confidence)
+    if confidences is None:
+        confidences = np.zeros_like(labels)
+    return [
+        (
+            tile,
+            Segmentation(
+                _crop(tile_labels, tile, pixels.valid, NODATA), _crop(tile_confidence, tile, pixels.valid, 0)
+            ),
+        )
+        for (tile, pixels), tile_labels, tile_confidence in zip(group, labels, confidences, strict=True)
+    ]
+
+
 def _known_pixels(image: NDArray[Any], valid: Mask | None) -> Mask | None:
     return valid_pixels(image, None, None if valid is None else valid.astype(np.uint8))
-
-
-def _shape(rect: Rect) -> tuple[int, int]:
-    return rect.height, rect.width
 
 
 def _crop(values: LabelArray, tile: Tile, valid: Mask | None, empty: int) -> LabelArray:

@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from hashlib import sha256
 from threading import Lock
 from typing import Any
@@ -264,7 +263,7 @@ def _open_segmenter(plan: Plan, hosts: Mapping[str, int]) -> Segmenter:
     """Return the plan's model, opened once in this process, on this worker's share of the cores."""
     spec = plan.engine
     if spec.threads is None:
-        spec = replace(spec, threads=max(1, cores() // _workers_on_host(hosts)))
+        spec = spec.with_threads(max(1, cores() // _workers_on_host(hosts)))
 
     def read() -> ModelFile:
         model = ModelFile.read(plan.outputs.parts / MODEL)

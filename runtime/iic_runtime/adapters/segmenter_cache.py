@@ -32,9 +32,7 @@ def get_segmenter(digest: str, spec: EngineSpec, read: Callable[[], ModelFile]) 
     with _lock:
         segmenter = _segmenters.get(key)
         if segmenter is None:
-            segmenter = Segmenter(
-                read(), device=spec.device, threads=spec.threads, tile=spec.tile, batch=spec.batch
-            )
+            segmenter = Segmenter.from_spec(read(), spec)
         _keep(key, segmenter)
     return segmenter
 

@@ -20,7 +20,7 @@ from iic_runtime.engine.parity import EngineParity, recorded_parity
 from iic_runtime.model.file import ModelFile
 from iic_runtime.model.select import find_model
 
-TILES = (256, 512, 1024)
+TILES = (256, 512, 768, 1024)
 DEFAULT_TILE = 512
 CLOSE = 0.95
 """Speeds above this share of the highest one count as equal: then less memory is better."""
@@ -73,7 +73,7 @@ def benchmark_model(
 ) -> Benchmark:
     """Measure how fast a model runs on this machine, on every engine that is installed.
 
-    Tiles of 256, 512 and 1024 px are run with all cores, tiles of 512 px also with fewer threads; each setting in a
+    Tiles of 256 to 1024 px are run with all cores, tiles of 512 px also with fewer threads; each setting in a
     process of its own. Reading and writing are not part of it, except in `whole_map`.
 
     Args:

@@ -9,7 +9,8 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from itertools import cycle
 from pathlib import Path
@@ -17,6 +18,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from iic_geotools.errors import IICError
+from iic_geotools.threads import map_ahead
 
 if TYPE_CHECKING:
     import numpy as np
@@ -69,6 +71,7 @@ class Trial:
         threads: Number of threads of the engine; None if it has no such number.
         tile: Side of a tile in pixels, without halo.
         batch: Number of tiles that are run at once.
+        lanes: Number of batches that are run side by side, each on its share of the threads.
         mpx_per_second: Speed in megapixels per second, halos not counted.
         p50_ms: Median of the time per batch in milliseconds; None for a whole map.
         p95_ms: Time in milliseconds that 95 % of the batches stay below; None for a whole map.
@@ -83,6 +86,7 @@ class Trial:
     threads: int | None
     tile: int
     batch: int
+    lanes: int
     mpx_per_second: float
     p50_ms: float | None
     p95_ms: float | None
@@ -125,22 +129,33 @@ def _run_tiles(setting: Setting) -> Trial:
     segmenter.engine.run(noise, False)
     start = time.time() - setting.begun
     work = [(tile, noise)] if setting.scene is None else _scene_tiles(segmenter, setting)
-    for _, batch in work:
-        segmenter.engine.run(batch, False)  # engines prepare for a shape when they first see it
+    engine, lanes = segmenter.lane_engine, segmenter.spec.lanes
     times: list[float] = []
     pixels = 0
-    with measure_energy() as energy:
-        for tile, batch in cycle(work):
+
+    def run(item: "tuple[Tile, NDArray[Any]]") -> tuple[float, int]:
+        (tile, batch), begun = item, time.perf_counter()
+        engine.run(batch, False)
+        return time.perf_counter() - begun, len(batch) * tile.core.area
+
+    def until_end() -> "Iterator[tuple[Tile, NDArray[Any]]]":
+        for count, item in enumerate(cycle(work)):
+            if count >= MIN_TILES * lanes and time.perf_counter() - begun >= setting.seconds:
+                return
+            yield item
+
+    with ThreadPoolExecutor(lanes) as pool:
+        list(pool.map(run, work * lanes))  # engines prepare for a shape when they first see it
+        with measure_energy() as energy:
             begun = time.perf_counter()
-            segmenter.engine.run(batch, False)
-            times.append(time.perf_counter() - begun)
-            pixels += len(batch) * tile.core.area
-            if len(times) >= MIN_TILES and sum(times) >= setting.seconds:
-                break
+            for seconds, area in map_ahead(pool, run, until_end(), lanes):
+                times.append(seconds)
+                pixels += area
+            elapsed = time.perf_counter() - begun
     p50, p95 = np.percentile(times, (50, 95)) * 1e3
     return Trial(
         **_description(segmenter),
-        mpx_per_second=pixels / 1e6 / sum(times),
+        mpx_per_second=pixels / 1e6 / elapsed,
         p50_ms=float(p50),
         p95_ms=float(p95),
         start_seconds=start,
@@ -180,6 +195,7 @@ def _description(segmenter: "Segmenter") -> dict[str, Any]:
         "threads": spec.threads,
         "tile": spec.tile,
         "batch": spec.batch,
+        "lanes": spec.lanes,
     }
 
 

@@ -48,7 +48,7 @@ DeviceName = Annotated[
 Tile = Annotated[
     int | None,
     typer.Option(
-        help="Side in pixels of the squares that are labelled at once. By default as large as --max-memory allows.",
+        help="Side in pixels of the squares that are labelled at once. By default what is fast within --max-memory.",
         show_default=False,
     ),
 ]
@@ -66,8 +66,8 @@ MaxMemory = Annotated[
     str | None,
     typer.Option(
         metavar="SIZE",
-        help="Choose tile and batch to stay below this, e.g. 800M or 2G. "
-        "By default 1G; tiles have at most 512 px on a CPU.",
+        help="Choose how large tiles are and how many are run at once to stay below this, e.g. 800M or 2G. "
+        "By default 1G, but not more than half of the machine's memory.",
         show_default=False,
     ),
 ]

@@ -171,7 +171,7 @@ def print_benchmark(result: Benchmark) -> None:
         Text(f"{result.model} on {result.machine or 'this machine'}, cores: {result.cores}, {pixels}")
     )
     table = Table("engine", box=None, pad_edge=False)
-    for title in ("threads", "tile", "Mpx/s", "p50 ms", "p95 ms", "start s", "peak MB", "J/Mpx"):
+    for title in ("threads", "tile", "at once", "Mpx/s", "p50 ms", "p95 ms", "start s", "peak MB", "J/Mpx"):
         table.add_column(title, justify="right")
     for trial in result.trials:
         table.add_row(*map(Text, _trial_row(trial.provider, trial)))
@@ -205,6 +205,7 @@ def _trial_row(name: str, trial: Trial) -> tuple[str, ...]:
         name,
         "" if trial.threads is None else str(trial.threads),
         str(trial.tile),
+        str(trial.batch * trial.lanes),
         number(trial.mpx_per_second, 2),
         number(trial.p50_ms, 1),
         number(trial.p95_ms, 1),

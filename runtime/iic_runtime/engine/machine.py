@@ -1,8 +1,13 @@
-"""What the machine tells: its processor, and the memory of this process."""
+"""What the machine tells: its processor, its memory, and the memory of this process."""
 
+import os
 import platform
 import sys
+from contextlib import suppress
 from pathlib import Path
+
+# The limit of a container, as its processes see it: a number, or "max".
+_CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
 def cpu_name() -> str:
@@ -24,6 +29,15 @@ def _cpu_facts() -> dict[str, str]:
     information = Path("/proc/cpuinfo")
     lines = information.read_text(errors="replace").splitlines() if information.exists() else []
     return {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
+def memory_of_machine() -> int | None:
+    """Return the bytes of memory that this process may use at most, in a container too; None if nothing tells."""
+    limit = _CONTAINER_LIMIT.read_text().strip() if _CONTAINER_LIMIT.exists() else ""
+    found = [int(limit)] if limit.isdecimal() else []
+    with suppress(AttributeError, ValueError, OSError):  # not everywhere
+        found.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    return min(found, default=None)
 
 
 def peak_memory() -> int:

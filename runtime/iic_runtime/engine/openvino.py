@@ -7,6 +7,8 @@ equal the whole image; both are checked on first use of a model (`iic_runtime.en
 
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -39,29 +41,31 @@ def open_openvino(model: ModelFile, spec: EngineSpec) -> "OpenVinoEngine":
     """
     engine = OpenVinoEngine(model, spec)
     if model.card.task == "segmentation":
-        cpu = EngineSpec("cpu", spec.tile, spec.batch, spec.threads)
+        cpu = replace(spec, device="cpu")
         parity = prove(engine, lambda: OnnxEngine(model, cpu), model, PACKAGE)
         parity.check(engine.provider, model.card.name)
     return engine
 
 
 class OpenVinoEngine:
-    """OpenVINO on the CPU in float32, one batch at a time even if several threads ask.
+    """OpenVINO on the CPU in float32, not more than `streams` batches at a time however many threads ask.
 
     Args:
         model: The model.
         spec: How it is run.
+        streams: Number of batches that are run side by side, each on its share of the threads.
     """
 
-    def __init__(self, model: ModelFile, spec: EngineSpec) -> None:
+    def __init__(self, model: ModelFile, spec: EngineSpec, streams: int = 1) -> None:
         openvino = _openvino()
         self.spec = spec
         self.provider = f"OpenVINO {openvino.__version__.partition('-')[0]}"
         self._model = model
         self._core = openvino.Core()
+        self._streams = streams
         self._lock = threading.Lock()
-        self._requests: dict[tuple[str, ...], Any] = {}
-        self._request(OUTPUTS[:1])
+        self._idle: dict[tuple[str, ...], SimpleQueue[Any]] = {}
+        self._requests(OUTPUTS[:1])
 
     def run(self, batch: NDArray[Any], confidence: bool) -> tuple[LabelArray, LabelArray | None]:
         """Return labels and, if asked for, confidence [N, H, W] of raw pixels [N, bands, H, W]."""
@@ -72,36 +76,44 @@ class OpenVinoEngine:
 
     def fetch(self, batch: NDArray[Any], names: Sequence[str]) -> list[NDArray[Any]]:
         """Return those of the outputs that are named."""
-        with self._lock:
-            request = self._request(tuple(names))
-            try:
-                results = request.infer({"image": np.ascontiguousarray(batch)}, share_inputs=True)
-            except RuntimeError as error:
-                raise ModelError(
-                    f"The model failed on {' x '.join(map(str, batch.shape))} pixels ({last_line(error)}); "
-                    "try a smaller `tile` or `batch`, or `device` cpu."
-                ) from error
+        idle = self._requests(tuple(names))
+        request = idle.get()
+        try:
+            results = request.infer({"image": np.ascontiguousarray(batch)}, share_inputs=True)
             return [results[name] for name in names]
+        except RuntimeError as error:
+            raise ModelError(
+                f"The model failed on {' x '.join(map(str, batch.shape))} pixels ({last_line(error)}); "
+                "try a smaller `tile` or `batch`, or `device` cpu."
+            ) from error
+        finally:
+            idle.put(request)
 
-    def _request(self, names: tuple[str, ...]) -> Any:
-        """Return the graph with some of its outputs, compiled on first use: OpenVINO computes all that a graph has."""
-        if names not in self._requests:
-            properties = {
-                "INFERENCE_PRECISION_HINT": "f32",
-                "INFERENCE_NUM_THREADS": self.spec.threads or cores(),
-                "NUM_STREAMS": 1,
-                # The threads that read and write need a place on the cores, too.
-                "ENABLE_CPU_PINNING": False,
-            }
-            try:
-                graph = self._core.read_model(only_outputs(self._model.content, names))
-                compiled = self._core.compile_model(graph, "CPU", properties)
-            except RuntimeError as error:
-                raise ModelError(
-                    f"{self._model.path} cannot be opened by OpenVINO ({last_line(error)}); use `device` cpu."
-                ) from error
-            self._requests[names] = compiled.create_infer_request()
-        return self._requests[names]
+    def _requests(self, names: tuple[str, ...]) -> "SimpleQueue[Any]":
+        """Return requests for some of the outputs, compiled on first use: OpenVINO computes all that a graph has."""
+        with self._lock:
+            if names not in self._idle:
+                compiled = self._compile(names)
+                self._idle[names] = SimpleQueue()
+                for _ in range(self._streams):
+                    self._idle[names].put(compiled.create_infer_request())
+            return self._idle[names]
+
+    def _compile(self, names: tuple[str, ...]) -> Any:
+        properties = {
+            "INFERENCE_PRECISION_HINT": "f32",
+            "INFERENCE_NUM_THREADS": self.spec.threads or cores(),
+            "NUM_STREAMS": self._streams,
+            # The threads that read and write need a place on the cores, too.
+            "ENABLE_CPU_PINNING": False,
+        }
+        try:
+            graph = self._core.read_model(only_outputs(self._model.content, names))
+            return self._core.compile_model(graph, "CPU", properties)
+        except RuntimeError as error:
+            raise ModelError(
+                f"{self._model.path} cannot be opened by OpenVINO ({last_line(error)}); use `device` cpu."
+            ) from error
 
 
 def _openvino() -> Any:

@@ -1,21 +1,27 @@
-"""How much is run at once: the largest tiles that fit into the memory a run may take."""
+"""How much is run at once: tiles and lanes that are about the fastest within the memory a run may take."""
 
-import os
+from dataclasses import replace
 
 import numpy as np
 
 from iic_geotools.errors import SceneError, UsageError
 from iic_geotools.geobox import GeoBox
+from iic_geotools.threads import cores
 from iic_runtime.engine.base import CPU_DEVICES, Device, EngineSpec
+from iic_runtime.engine.machine import memory_of_machine
 from iic_runtime.model.card import Card
 
 DEFAULT_MEMORY = 1 << 30
-TILES = (2048, 1024, 512, 256, 128)
-# Larger tiles are not faster on a CPU and take up to four times the memory.
-CPU_TILE, GPU_TILE = 512, 1024
+TILES = (1024, 768, 512, 256, 128)
 CPU_BATCH, GPU_BATCH = 1, 4
+# The share of a network that one thread computes while the others wait: measured at 0.1 to 0.25.
+SERIAL_SHARE = 0.2
+# What is nearly as fast with less memory is better.
+CLOSE = 0.93
 # Interpreter, libraries, GDAL's block cache and the part that is being written: measured at about 250 MB.
 BASE_MEMORY = 300 << 20
+# What OpenVINO takes more, as a whole and as a factor per pixel: cards tell the memory that ONNX Runtime takes.
+OPENVINO_MEMORY, OPENVINO_FACTOR = 100 << 20, 1.3
 QUEUED_TILES = 3
 # A million pixels on each side: about two days of work at 5 Mpx/s, if all of them hold data.
 MAX_PIXELS = 10**12
@@ -29,7 +35,7 @@ def choose_spec(
     batch: int | None = None,
     max_memory: int | None = None,
 ) -> EngineSpec:
-    """Choose the tile and batch that were not given so that the estimated memory stays below a limit.
+    """Choose tile, batch and lanes, as far as they are not given, so that the estimated memory stays below a limit.
 
     Args:
         card: The card of the model.
@@ -37,7 +43,7 @@ def choose_spec(
         threads: Number of threads of the engine.
         tile: Side of a tile's core in pixels, if given.
         batch: Number of tiles that are run at once, if given.
-        max_memory: The limit in bytes; by default 1 GiB, with tiles of at most 512 px on a CPU.
+        max_memory: The limit in bytes; by default 1 GiB, but not more than half of what the machine has.
 
     Raises:
         UsageError: Nothing fits into the memory, or a number is not positive.
@@ -47,45 +53,70 @@ def choose_spec(
             raise UsageError(f"`{name}` must be at least 1, not {value}.")
     if batch is None:
         batch = CPU_BATCH if device in CPU_DEVICES else GPU_BATCH
+    smallest = EngineSpec(device, tile or TILES[-1], batch, threads)
     # A scene may be smaller than a tile, but not than the smallest one that is worth running.
-    check_machine(card, min(tile or TILES[-1], TILES[-1]), batch)
-    if tile is not None:
-        needed = estimate_memory(card, tile, batch)
-        if max_memory is not None and needed > max_memory:
-            raise UsageError(
-                f"A `tile` of {tile} px with a `batch` of {batch} needs about {needed >> 20} MiB, more than the "
-                f"`max_memory` of {max_memory >> 20} MiB; leave out `tile` or allow more memory."
-            )
-        return EngineSpec(device, tile, batch, threads)
-    budget = DEFAULT_MEMORY if max_memory is None else max_memory
-    largest = TILES[0] if max_memory is not None else CPU_TILE if device in CPU_DEVICES else GPU_TILE
-    for side in TILES:
-        if side <= largest and estimate_memory(card, side, batch) <= budget:
-            return EngineSpec(device, side, batch, threads)
+    check_machine(card, smallest, TILES[-1])
+    budget = _default_budget() if max_memory is None else max_memory
+    fitting = [
+        spec
+        for side in (TILES if tile is None else [tile])
+        for spec in _in_lanes(EngineSpec(device, side, batch, threads))
+        if estimate_memory(card, spec) <= budget
+    ]
+    if fitting:
+        fast = CLOSE * max(_expected_speed(card, spec) for spec in fitting)
+        close = [spec for spec in fitting if _expected_speed(card, spec) >= fast]
+        return min(close, key=lambda spec: estimate_memory(card, spec))
     if max_memory is None:
-        return EngineSpec(device, TILES[-1], batch, threads)
+        return smallest
+    needed = estimate_memory(card, smallest) >> 20
+    if tile is not None:
+        raise UsageError(
+            f"A `tile` of {tile} px with a `batch` of {batch} needs about {needed} MiB, more than the `max_memory` of "
+            f"{max_memory >> 20} MiB; leave out `tile` or allow more memory."
+        )
     raise UsageError(
-        f"A `max_memory` of {max_memory >> 20} MiB is too little: this model needs about "
-        f"{estimate_memory(card, TILES[-1], batch) >> 20} MiB with the smallest tiles and a `batch` of {batch}."
+        f"A `max_memory` of {max_memory >> 20} MiB is too little: this model needs about {needed} MiB with the "
+        f"smallest tiles and a `batch` of {batch}."
     )
 
 
-def check_machine(card: Card, tile: int, batch: int) -> None:
+def _default_budget() -> int:
+    present = memory_of_machine()
+    return DEFAULT_MEMORY if present is None else min(DEFAULT_MEMORY, present // 2)
+
+
+def _in_lanes(spec: EngineSpec) -> list[EngineSpec]:
+    """Return a spec with every number of lanes that its threads can be shared by."""
+    most = (spec.threads or cores()) if spec.on_cpu else 1
+    return [replace(spec, lanes=lanes) for lanes in range(1, most + 1)]
+
+
+def _expected_speed(card: Card, spec: EngineSpec) -> float:
+    """Return a figure by which specs compare: the work that is done at once, less the halos."""
+    threads = spec.threads_per_lane
+    return (
+        spec.lanes / (SERIAL_SHARE + (1 - SERIAL_SHARE) / threads) * (spec.tile / _side(card, spec.tile)) ** 2
+    )
+
+
+def check_machine(card: Card, spec: EngineSpec, longest: int) -> None:
     """Refuse what needs more memory than the machine has.
 
     Args:
         card: The card of the model.
-        tile: Side of a tile's core in pixels, not more than that of the scene.
-        batch: Number of tiles that are run at once.
+        spec: How it is run.
+        longest: The longer side of the scene in pixels, which no tile exceeds.
 
     Raises:
         UsageError: It needs more.
     """
-    needed, present = estimate_memory(card, tile, batch), _physical_memory()
+    spec = replace(spec, tile=min(spec.tile, longest))
+    needed, present = estimate_memory(card, spec), memory_of_machine()
     if present is not None and needed > present:
         raise UsageError(
-            f"A `tile` of {tile} px with a `batch` of {batch} needs about {needed / (1 << 30):.3g} GiB with the model "
-            f"{card.name}, and this machine has {present / (1 << 30):.3g} GiB; give less."
+            f"A `tile` of {spec.tile} px with a `batch` of {spec.batch} needs about {needed / (1 << 30):.3g} GiB with "
+            f"the model {card.name}, and this machine has {present / (1 << 30):.3g} GiB; give less."
         )
 
 
@@ -106,15 +137,14 @@ def check_work(pixels: int, grid: GeoBox) -> None:
         )
 
 
-def _physical_memory() -> int | None:
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):  # not everywhere
-        return None
-
-
-def estimate_memory(card: Card, tile: int, batch: int) -> int:
+def estimate_memory(card: Card, spec: EngineSpec) -> int:
     """Return the bytes that a run takes at its peak."""
-    side = tile + 2 * card.halo
     raw = len(card.bands) * np.dtype(card.dtype).itemsize
-    return BASE_MEMORY + side * side * (batch * (card.memory_per_pixel + raw) + QUEUED_TILES * raw)
+    base, factor = (OPENVINO_MEMORY, OPENVINO_FACTOR) if spec.device == "openvino" else (0, 1.0)
+    running = spec.lanes * spec.batch * (factor * card.memory_per_pixel + raw)
+    pixels = _side(card, spec.tile) ** 2
+    return int(BASE_MEMORY + base + pixels * (running + (QUEUED_TILES + spec.lanes) * raw))
+
+
+def _side(card: Card, tile: int) -> int:
+    return tile + 2 * card.halo

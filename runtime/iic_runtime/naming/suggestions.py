@@ -18,13 +18,13 @@ from iic_geotools.packages import pyogrio, require_vector, shapely
 from iic_geotools.progress import OnProgress, Progress, silent
 from iic_geotools.scene.info import describe
 from iic_geotools.scene.rescaling import Pair
-from iic_geotools.scene.scene import SceneSource
+from iic_geotools.scene.scene import Pixels, SceneSource
 from iic_geotools.tiling import Tile, TileGrid
 from iic_runtime.engine.base import Device
 from iic_runtime.model.file import ModelFile
 from iic_runtime.naming import SUGGESTED_PLACES
 from iic_runtime.raster.model_input import choose_reading
-from iic_runtime.segmenter import Segmentation, Segmenter
+from iic_runtime.segmenter import Segmentation, Segmenter, group_by_shape
 
 _LOG = logging.getLogger(__name__)
 SUFFIX = ".gpkg"
@@ -171,12 +171,17 @@ def _label_some(
     numbers = np.unique(np.linspace(0, rows * columns - 1, most).round().astype(int)).tolist()
     if most < rows * columns:
         _LOG.info("Looking at %d of %d tiles of the scene, spread over it", most, rows * columns)
-    with reading.open() as scene:
+
+    def read() -> Iterator[tuple[Tile, Pixels]]:
         for done, number in enumerate(numbers):
             progress(Progress("suggest", done, len(numbers)))
             tile = tiles.at(*divmod(number, columns))
             if scene.may_hold_data(tile.core):
-                yield tile, segmenter.run([tile], [scene.read(tile.read)])[0]
+                yield tile, scene.read(tile.read)
+
+    with reading.open() as scene:
+        for results in segmenter.label(group_by_shape(read(), segmenter.spec.batch), len(numbers)):
+            yield from results
     progress(Progress("suggest", len(numbers), len(numbers)))
 
 

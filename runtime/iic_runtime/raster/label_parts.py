@@ -1,11 +1,11 @@
-"""Scene to parts: while one tile is computed, the next ones are read and the last part is written."""
+"""Scene to parts: while some tiles are computed, the next ones are read and the last part is written."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice, takewhile
 from threading import local
 
 import numpy as np
@@ -18,7 +18,7 @@ from iic_geotools.tiling import Part, Tile
 from iic_runtime.engine.base import LabelArray
 from iic_runtime.raster.part_folder import PartFolder
 from iic_runtime.raster.plan import Plan
-from iic_runtime.segmenter import Segmentation, Segmenter, group_by_shape
+from iic_runtime.segmenter import Group, Segmentation, Segmenter, group_by_shape
 
 OnTile = Callable[[Tile, bool], None]
 LabelParts = Callable[[Plan, Sequence[Part], PartFolder, Segmenter, OnTile], None]
@@ -53,16 +53,18 @@ def label_parts(
         IICError: A read, a run or a write failed. Parts that were written before stay; those in progress are lost.
     """
     # One reader keeps GDAL's block cache warm for neighbouring tiles; only a GPU outruns it.
-    readers = 1 if segmenter.spec.on_cpu else GPU_READERS
+    spec = segmenter.spec
+    readers = 1 if spec.on_cpu else GPU_READERS
+    confidence = "confidence" in plan.layers or plan.unsure is not None
     with (
         _open_scenes(plan) as scene,
         _pool(readers, plan.gdal_options, patient=False) as reader,
         _pool(1) as writer,
     ):
-        tiles = (tile for part in parts for tile in part.tiles)
-        reads = map_ahead(
-            reader, lambda tile: _read(scene(), plan, tile), tiles, segmenter.spec.batch + readers
-        )
+        tiles = [tile for part in parts for tile in part.tiles]
+        reads = map_ahead(reader, lambda tile: _read(scene(), plan, tile), tiles, spec.batch + readers)
+        # One stream over all parts: no lane waits for the last tile of a part before it begins the next one.
+        groups = _groups(parts, reads, spec.batch, on_tile)
         pending: deque[Future[None]] = deque()
         canvases = _Canvases(plan.layers)
 
@@ -70,11 +72,12 @@ def label_parts(
             folder.write(index, content)
             canvases.give_back(content)
 
-        for part in parts:
-            content = _label(plan, part, islice(reads, len(part.tiles)), canvases, segmenter, on_tile)
-            if len(pending) >= PARTS_IN_FLIGHT:
-                pending.popleft().result()
-            pending.append(writer.submit(write, part.index, content))
+        with closing(segmenter.label(groups, len(tiles), confidence)) as labelled:
+            for part in parts:
+                content = _paint(plan, part, takewhile(bool, labelled), canvases, on_tile)
+                if len(pending) >= PARTS_IN_FLIGHT:
+                    pending.popleft().result()
+                pending.append(writer.submit(write, part.index, content))
         for future in pending:
             future.result()
 
@@ -129,28 +132,11 @@ def _read(scene: Scene, plan: Plan, tile: Tile) -> _Read:
     return _Read(tile, Pixels(pixels.values, valid))
 
 
-def _label(
-    plan: Plan,
-    part: Part,
-    reads: Iterable[_Read],
-    canvases: _Canvases,
-    segmenter: Segmenter,
-    on_tile: OnTile,
-) -> Content | None:
-    """Return the layers of a part; None if it holds no data at all."""
-    content: Content | None = None
-    confidence = "confidence" in plan.layers or plan.unsure is not None
-    for group in group_by_shape(_with_data(reads, on_tile), lambda read: read[0].read, segmenter.spec.batch):
-        tiles, pixels = [tile for tile, _ in group], [tile_pixels for _, tile_pixels in group]
-        if content is None:
-            content = canvases.take((part.rect.height, part.rect.width))
-        for tile, result in zip(tiles, segmenter.run(tiles, pixels, confidence), strict=True):
-            place = tile.core.relative_to(part.rect).slices
-            content["labels"][place] = result.labels if plan.unsure is None else plan.unsure.mark(result)
-            if "confidence" in content:
-                content["confidence"][place] = confidence_layer(result)
-            on_tile(tile, True)
-    return content
+def _groups(parts: Sequence[Part], reads: Iterator[_Read], batch: int, on_tile: OnTile) -> Iterator[Group]:
+    """Yield what is run at once, and an empty group at the end of each part."""
+    for part in parts:
+        yield from group_by_shape(_with_data(islice(reads, len(part.tiles)), on_tile), batch)
+        yield ()
 
 
 def _with_data(reads: Iterable[_Read], on_tile: OnTile) -> Iterator[tuple[Tile, Pixels]]:
@@ -160,6 +146,26 @@ def _with_data(reads: Iterable[_Read], on_tile: OnTile) -> Iterator[tuple[Tile, 
             on_tile(read.tile, False)
         else:
             yield read.tile, read.pixels
+
+
+def _paint(
+    plan: Plan,
+    part: Part,
+    labelled: Iterable[list[tuple[Tile, Segmentation]]],
+    canvases: _Canvases,
+    on_tile: OnTile,
+) -> Content | None:
+    """Return the layers of a part; None if it holds no data at all."""
+    content: Content | None = None
+    for tile, result in chain.from_iterable(labelled):
+        if content is None:
+            content = canvases.take((part.rect.height, part.rect.width))
+        place = tile.core.relative_to(part.rect).slices
+        content["labels"][place] = result.labels if plan.unsure is None else plan.unsure.mark(result)
+        if "confidence" in content:
+            content["confidence"][place] = confidence_layer(result)
+        on_tile(tile, True)
+    return content
 
 
 @contextmanager

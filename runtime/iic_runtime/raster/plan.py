@@ -162,7 +162,7 @@ class Plan:
             self,
             reading=replace(self.reading, path=str(Path(path).resolve()) if local else path),
             outputs=replace(self.outputs, map=self.outputs.map.resolve()),
-            engine=replace(self.engine, threads=threads),
+            engine=self.engine.with_threads(threads),
         )
 
     def _read_region(self) -> Rect:
@@ -279,7 +279,7 @@ def make_plan(
     )
     check_work(plan.tiles.area.area, plan.read_grid)
     longest = max(plan.read_grid.width, plan.read_grid.height)
-    check_machine(plan.card, min(plan.engine.tile, longest), plan.engine.batch)
+    check_machine(plan.card, plan.engine, longest)
     return plan
 
 

@@ -289,11 +289,11 @@ def _announce(plan: Plan) -> None:
     if grid.crs is None and not grid.gcps:
         _LOG.warning("%s has no CRS: the map will have none either, and no areas.", plan.scene.title)
     _LOG.info(
-        "%s on %s, tiles of %d px, batches of %d",
+        "%s on %s, tiles of %d px, %d at once",
         plan.card.name,
         plan.provider,
         plan.engine.tile,
-        plan.engine.batch,
+        plan.engine.batch * plan.engine.lanes,
     )
 
 

@@ -17,7 +17,7 @@ from iic_runtime.cli.model import app
 from iic_runtime.engine.parity import EngineParity
 
 MakeScene = Callable[..., Path]
-TRIAL = Trial("cpu", "CPUExecutionProvider", 2, 512, 1, 3.0, 90.0, 95.0, 0.9, 400.0, None, None)
+TRIAL = Trial("cpu", "CPUExecutionProvider", 2, 512, 1, 2, 3.0, 90.0, 95.0, 0.9, 400.0, None, None)
 
 
 @pytest.fixture(autouse=True)

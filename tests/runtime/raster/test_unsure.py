@@ -97,14 +97,14 @@ def test_a_run_that_was_interrupted_resumes_only_with_the_same_limit(
     scene, out = make_scene(VALUES), tmp_path / "out.tif"
     monkeypatch.setattr("iic_runtime.raster.plan.PART_PIXELS", 32 * 32)
     whole = mapped(scene, model, tile=32, min_confidence=P)
-    label, calls = label_parts._label, 0
+    paint, calls = label_parts._paint, 0
 
     def fail_later(*arguments: Any) -> Any:
         nonlocal calls
         calls += 1
         if calls == 6:
             raise KeyboardInterrupt
-        return label(*arguments)
+        return paint(*arguments)
 
     def run(min_confidence: float) -> int:
         return segment_raster(
@@ -112,7 +112,7 @@ def test_a_run_that_was_interrupted_resumes_only_with_the_same_limit(
         ).parts_reused
 
     with monkeypatch.context() as patch:
-        patch.setattr(label_parts, "_label", fail_later)
+        patch.setattr(label_parts, "_paint", fail_later)
         with pytest.raises(KeyboardInterrupt):
             run(P)
     kept = len(list((tmp_path / "out.tif.parts").glob("labels-*.tif")))
@@ -123,7 +123,7 @@ def test_a_run_that_was_interrupted_resumes_only_with_the_same_limit(
     (tmp_path / "out.qml").unlink()
     calls = 0
     with monkeypatch.context() as patch:
-        patch.setattr(label_parts, "_label", fail_later)
+        patch.setattr(label_parts, "_paint", fail_later)
         with pytest.raises(KeyboardInterrupt):
             run(P)
     assert run(0.3) == 0

@@ -221,12 +221,6 @@ def test_progress_for_programs(make_scene: MakeScene, model: Path, tmp_path: Pat
     assert sum(moment["stage"] == "segment" for moment in moments) == 1 + 6
 
 
-def test_memory_decides_the_tile(model: Path) -> None:
-    small = Segmenter(model, device="cpu", max_memory=305 << 20).spec
-    large = Segmenter(model, device="cpu", max_memory=4 << 30).spec
-    assert small.tile < Segmenter(model, device="cpu").spec.tile == 512 < large.tile
-
-
 def test_the_segmenter_is_safe_to_share(model: Path) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
