@@ -125,11 +125,11 @@ def _run_tiles(setting: Setting) -> Trial:
     from iic_runtime.segmenter import Segmenter
 
     segmenter = Segmenter(setting.model, device=setting.device, threads=setting.threads, tile=setting.tile)
+    engine, lanes = segmenter.lane_engine, segmenter.spec.lanes
     tile, noise = _noise_tile(segmenter)
-    segmenter.engine.run(noise, False)
+    engine.run(noise, False)
     start = time.time() - setting.begun
     work = [(tile, noise)] if setting.scene is None else _scene_tiles(segmenter, setting)
-    engine, lanes = segmenter.lane_engine, segmenter.spec.lanes
     times: list[float] = []
     pixels = 0
 
