@@ -52,8 +52,8 @@ def label_parts(
     Raises:
         IICError: A read, a run or a write failed. Parts that were written before stay; those in progress are lost.
     """
-    # One reader keeps GDAL's block cache warm for neighbouring tiles; only a GPU outruns it.
     spec = segmenter.spec
+    # One reader keeps GDAL's block cache warm for neighbouring tiles; only a GPU outruns it.
     readers = 1 if spec.on_cpu else GPU_READERS
     confidence = "confidence" in plan.layers or plan.unsure is not None
     with (
@@ -61,7 +61,7 @@ def label_parts(
         _pool(readers, plan.gdal_options, patient=False) as reader,
         _pool(1) as writer,
     ):
-        tiles = [tile for part in parts for tile in part.tiles]
+        tiles = (tile for part in parts for tile in part.tiles)
         reads = map_ahead(reader, lambda tile: _read(scene(), plan, tile), tiles, spec.batch + readers)
         # One stream over all parts: no lane waits for the last tile of a part before it begins the next one.
         groups = _groups(parts, reads, spec.batch, on_tile)
@@ -72,7 +72,8 @@ def label_parts(
             folder.write(index, content)
             canvases.give_back(content)
 
-        with closing(segmenter.label(groups, len(tiles), confidence)) as labelled:
+        count = sum(len(part.tiles) for part in parts)
+        with closing(segmenter.label(groups, count, confidence)) as labelled:
             for part in parts:
                 content = _paint(plan, part, takewhile(bool, labelled), canvases, on_tile)
                 if len(pending) >= PARTS_IN_FLIGHT:
