@@ -72,7 +72,7 @@ def label_parts(
             folder.write(index, content)
             canvases.give_back(content)
 
-        count = sum(len(part.tiles) for part in parts)
+        count = sum(len(part.columns) for part in parts)
         with closing(segmenter.label(groups, count, confidence)) as labelled:
             for part in parts:
                 content = _paint(plan, part, takewhile(bool, labelled), canvases, on_tile)
