@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from iic_train.views.photometry import ValueNumbers, apply_values, draw_values
 from iic_train.views.random_numbers import Draw, constant
 from iic_train.views.settings import DensePairs, ImagePairs
+from iic_train.views.strokes import StrokeNumbers, apply_strokes, draw_strokes
 
 
 @dataclass(frozen=True)
@@ -133,6 +134,7 @@ class _SecondNumbers(NamedTuple):
         corners: First row and column of these squares, `[N, 2]`.
         flipped: Which views are flipped, `[N]`.
         values: Numbers of the change of values.
+        strokes: Numbers of the strokes; None if there are none.
     """
 
     bent: Tensor | None
@@ -141,6 +143,7 @@ class _SecondNumbers(NamedTuple):
     corners: Tensor
     flipped: Tensor
     values: ValueNumbers
+    strokes: StrokeNumbers | None
 
 
 class _ImageNumbers(NamedTuple):
@@ -186,7 +189,8 @@ def _draw_second(
     corners = _draw_corners(shape, sides, draw)
     flipped = draw.chance(count, settings.flip)
     values = draw_values(settings.photometry, count, channels, draw)
-    return _SecondNumbers(bent, bend, sides, corners, flipped, values)
+    strokes = draw_strokes(settings.strokes, count, draw)
+    return _SecondNumbers(bent, bend, sides, corners, flipped, values, strokes)
 
 
 def _second_views(
@@ -196,7 +200,7 @@ def _second_views(
         images = _where(numbers.bent, resample(images, numbers.bend), images)
     view = crop_and_resize(images, numbers.corners, numbers.sides, settings.size)
     view = _where(numbers.flipped, view.flip(-1), view)
-    return apply_values(settings.photometry, view, channels, numbers.values)
+    return apply_strokes(apply_values(settings.photometry, view, channels, numbers.values), numbers.strokes)
 
 
 def _draw_bend(settings: ImagePairs, count: int, draw: Draw) -> Tensor:

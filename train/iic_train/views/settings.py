@@ -140,6 +140,7 @@ class ImagePairs:
         rotated: Probability that the second view is rotated, slanted and stretched at all.
         flip: Probability that the second view is flipped horizontally.
         photometry: Changes of the values of the second view.
+        strokes: Probability that a short line is drawn across the second view, in white on black.
     """
 
     size: int
@@ -152,3 +153,4 @@ class ImagePairs:
     rotated: float = 0.5
     flip: float = 0.5
     photometry: Photometry = STRONG_JITTER
+    strokes: float = 0.0
