@@ -5,7 +5,7 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, TypeVar, Unpack
+from typing import Any, Literal, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +33,6 @@ from iic_runtime.model.card import Card, check_reflectance_applies
 from iic_runtime.model.file import ModelFile
 from iic_runtime.model.select import Model, ModelSelector, find_model
 
-T = TypeVar("T")
 Group = Sequence[tuple[Tile, Pixels]]
 Mask = NDArray[np.bool_]
 

@@ -136,7 +136,7 @@ def _read(scene: Scene, plan: Plan, tile: Tile) -> _Read:
 def _groups(parts: Sequence[Part], reads: Iterator[_Read], batch: int, on_tile: OnTile) -> Iterator[Group]:
     """Yield what is run at once, and an empty group at the end of each part."""
     for part in parts:
-        yield from group_by_shape(_with_data(islice(reads, len(part.tiles)), on_tile), batch)
+        yield from group_by_shape(_with_data(islice(reads, len(part.columns)), on_tile), batch)
         yield ()
 
 
