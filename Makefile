@@ -8,11 +8,8 @@ DIST := .venv-dist
 .PHONY: test test-arm test-container lint coverage docs dist lowest demo demo-train demo-clicks notebooks qgis-plugin clean
 
 # Everything that a change must pass: install, lint, types, layering, all tests (the slow ones too).
-# Training has a process of its own: after all the tests of the runtime, in one process with OpenVINO's and ONNX
-# Runtime's threads, the first test that starts two training processes ended in a segmentation fault.
 test: lint
-	$(BIN)/python -m pytest -m "" --ignore=tests/train $(PYTEST_ARGS)
-	$(BIN)/python -m pytest -m "" tests/train $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m "" $(PYTEST_ARGS)
 
 # Maps on an emulated Raspberry Pi 4, compared with those of this machine. Downloads 100 MB on Debian, once; skipped
 # with a word elsewhere. About two minutes.

@@ -8,6 +8,7 @@ equal the whole image; both are checked on first use of a model (`iic_runtime.en
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from queue import SimpleQueue
 from typing import Any
 
@@ -57,11 +58,10 @@ class OpenVinoEngine:
     """
 
     def __init__(self, model: ModelFile, spec: EngineSpec, streams: int = 1) -> None:
-        openvino = _openvino()
         self.spec = spec
-        self.provider = f"OpenVINO {openvino.__version__.partition('-')[0]}"
+        self.provider = f"OpenVINO {_openvino().__version__.partition('-')[0]}"
         self._model = model
-        self._core = openvino.Core()
+        self._core = _core()
         self._streams = streams
         self._lock = threading.Lock()
         self._idle: dict[tuple[str, ...], SimpleQueue[Any]] = {}
@@ -122,3 +122,13 @@ def _openvino() -> Any:
     except ImportError as error:
         raise MissingPackageError.for_extra("openvino", "cpu,openvino") from error
     return openvino
+
+
+@cache
+def _core() -> Any:
+    """Return the core of this process, which stays to its end.
+
+    With its last core OpenVINO frees the stack on which the thread that opened the first one handles signals. If
+    another thread lets go of it, the next Ctrl-C is a segmentation fault.
+    """
+    return _openvino().Core()

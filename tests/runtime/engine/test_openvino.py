@@ -2,6 +2,8 @@
 
 import json
 import logging
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -88,6 +90,33 @@ def test_other_outputs_can_be_fetched(tmp_path: Path) -> None:
     openvino = open_engine(file, "openvino", outputs=(*OUTPUTS, "features"))
     ours, theirs = (engine.fetch(image, ["features"])[0] for engine in (openvino, cpu))  # type: ignore[attr-defined]
     assert np.allclose(ours, theirs, atol=1e-4)
+
+
+DROPPED_IN_A_THREAD = """
+import gc, os, signal, sys, threading
+from pathlib import Path
+from iic_runtime import Segmenter
+
+signal.signal(signal.SIGUSR1, lambda *_: print("handled"))
+kept = [Segmenter(Path(sys.argv[1]), device="openvino")]
+
+def drop():
+    kept.clear()
+    gc.collect()
+
+thread = threading.Thread(target=drop)
+thread.start()
+thread.join()
+os.kill(os.getpid(), signal.SIGUSR1)
+"""
+
+
+@pytest.mark.usefixtures("openvino")
+def test_signals_are_handled_after_an_engine_went_in_another_thread(model: Path) -> None:
+    """OpenVINO frees with its last core the stack on which signals are handled: Ctrl-C was a segmentation fault."""
+    command = [sys.executable, "-c", DROPPED_IN_A_THREAD, model]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.strip()) == (0, "handled")
 
 
 @pytest.mark.usefixtures("openvino")
