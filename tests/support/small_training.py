@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from iic_geotools.progress import OnProgress, silent
 from iic_train.config import DataConfig, TrainConfig
 from iic_train.data import Arrays, Dataset
 from iic_train.data.loader import ImageSource
@@ -93,5 +94,5 @@ def image_data(config: TrainConfig) -> TrainingData:
     return TrainingData(source, source, dataset, {"fingerprint": dataset.fingerprint()})
 
 
-def make_trainer(run: Run, data: TrainingData, workers: int = 0) -> Trainer:
-    return Trainer(run, data, torch.device("cpu"), Ranks(), workers)
+def make_trainer(run: Run, data: TrainingData, workers: int = 0, progress: OnProgress = silent) -> Trainer:
+    return Trainer(run, data, torch.device("cpu"), Ranks(), workers, progress)

@@ -19,7 +19,7 @@ from iic_train.evaluation.evaluate import evaluate
 from iic_train.losses.step import pair_terms
 from iic_train.models.networks import Network
 from iic_train.models.registry import NetworkConfig
-from iic_train.runs import Checkpoint, create_run, load_run
+from iic_train.runs import Checkpoint, Run, create_run, load_run
 from iic_train.trainer import Trainer
 
 MakeConfig = Callable[..., TrainConfig]
@@ -37,11 +37,74 @@ def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit(
 
     broken = create_run(config, {}, tmp_path, "broken")
     first = make_trainer(broken, make_data(config))
-    first._train_epoch(1)
+    first._train_epoch()
     broken.append_metrics({"epoch": 2, "loss": -9.0})  # finished, but killed before its state was saved
     torch.manual_seed(99)
     make_trainer(load_run(broken.path), make_data(config)).run_all()
+    assert_equal_runs(whole, broken)
+    assert [row["epoch"] for row in broken.metrics()] == list(range(1, config.epochs + 1))
 
+
+@pytest.mark.parametrize("reports", [1, 2, 3, 5, 6])
+@pytest.mark.parametrize(("make_config", "make_data"), CASES)
+def test_a_run_resumes_within_an_epoch(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    make_config: MakeConfig,
+    make_data: MakeData,
+    reports: int,
+) -> None:
+    monkeypatch.setattr("iic_train.trainer.CHECK_EVERY", 1)
+    monkeypatch.setattr("iic_train.trainer.SAVE_SECONDS", 0.0)
+    config = make_config(schedule="cosine", steps=3, epochs=2)
+    whole = create_run(config, {}, tmp_path, "whole")
+    make_trainer(whole, make_data(config)).run_all()
+
+    said: list[Progress] = []
+
+    def interrupt(progress: Progress) -> None:
+        said.append(progress)
+        if len(said) == reports:
+            raise KeyboardInterrupt
+
+    broken = create_run(config, {}, tmp_path, "broken")
+    with pytest.raises(KeyboardInterrupt):
+        make_trainer(broken, make_data(config), progress=interrupt).run_all()
+    torch.manual_seed(99)
+    resumed = make_trainer(load_run(broken.path), make_data(config), progress=said.append)
+    resumed.run_all()
+    assert said[reports].done == said[reports - 1].done  # the step that was interrupted, and none before it
+    assert_equal_runs(whole, broken)
+    assert (broken.path / "simplex.jsonl").exists() == (whole.path / "simplex.jsonl").exists()
+    if (whole.path / "simplex.jsonl").exists():
+        assert (broken.path / "simplex.jsonl").read_text() == (whole.path / "simplex.jsonl").read_text()
+
+
+def test_weights_that_are_not_finite_are_not_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("iic_train.trainer.CHECK_EVERY", 1)
+    monkeypatch.setattr("iic_train.trainer.SAVE_SECONDS", 0.0)
+    config = image_config(steps=4, epochs=1)
+    run = create_run(config, {}, tmp_path)
+    trainer = make_trainer(run, image_data(config))
+
+    updates = []
+
+    def spoil(*_: Any) -> None:
+        updates.append(1)
+        if len(updates) == 3:
+            next(trainer.network.parameters()).data.fill_(torch.nan)
+
+    trainer.optimiser.register_step_post_hook(spoil)
+    with pytest.raises(TrainingError, match="not finite in epoch 1, step 3"):
+        trainer.run_all()
+    state = run.load_state()
+    assert state is not None
+    assert state["under_way"]["steps"] == 2
+    assert all(value.isfinite().all() for value in state["network"].values())
+
+
+def assert_equal_runs(whole: Run, broken: Run) -> None:
+    """The same weights, choices and figures, bit for bit; times apart."""
     checkpoints: tuple[Checkpoint, ...] = ("best", "last")
     for checkpoint in checkpoints:
         assert whole.choice(checkpoint) == broken.choice(checkpoint)
@@ -55,7 +118,6 @@ def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit(
         [{**row, "seconds": 0, "images_per_second": 0} for row in run.metrics()] for run in (whole, broken)
     ]
     assert timeless[0] == timeless[1]
-    assert [row["epoch"] for row in timeless[1]] == list(range(1, config.epochs + 1))
 
 
 def test_networks_that_cluster_images_keep_channels_together(tmp_path: Path) -> None:

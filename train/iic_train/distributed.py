@@ -13,9 +13,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from iic_geotools.errors import DeviceError
+from iic_geotools.errors import DeviceError, UsageError
 from iic_geotools.threads import cores
 from iic_train.allocator import keep_freed_memory
+from iic_train.data.loader import share_of
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,19 @@ class Ranks:
     def first(self) -> bool:
         """Whether this process writes files and speaks to the user."""
         return self.rank == 0
+
+    def share(self, images: int) -> int:
+        """Return how many of the images of each step this process reads.
+
+        Raises:
+            UsageError: There are fewer images than processes.
+        """
+        if images < self.count:
+            raise UsageError(
+                f"{images} images per step cannot be shared by {self.count} processes: start fewer of them, or use a "
+                "larger `batch`."
+            )
+        return len(range(images)[share_of(images, self.rank, self.count)])
 
 
 @contextmanager

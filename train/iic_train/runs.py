@@ -6,7 +6,7 @@
         simplex.jsonl             where a few images stand between the clusters, for clustering runs
         best.safetensors          weights of the epoch with the lowest loss of head B
         last.safetensors          weights of the last epoch
-        state.pt                  optimiser and counters, to resume
+        state.pt                  weights, optimiser and counters, to resume
 
 Each weights file carries the config of its network and how its epoch and sub-head were chosen, so it can be
 used outside the folder. A line of metrics.jsonl:
@@ -123,7 +123,7 @@ class Run:
             torch.save(dict(state), temporary)
 
     def load_state(self) -> dict[str, Any] | None:
-        """Return what `save_state` wrote, or None before the first epoch is done."""
+        """Return what `save_state` wrote, or None before anything was saved."""
         path = self.path / STATE
         if not path.exists():
             return None

@@ -4,7 +4,8 @@ An epoch consists of the passes that the config names, each over the data of the
 and with pairs that follow from (seed, epoch, pass, step) alone. One Adam updates everything; a head that a
 pass does not train has no gradient and does not change. After each epoch batch norm is calibrated on
 unaltered images, and the loss of head B on a fixed set of pairs decides which sub-head and which epoch are
-best, without looking at labels. Then everything is saved, so that a run resumes exactly where it stopped.
+best, without looking at labels. Then everything is saved, and every few minutes on the way, so that a run resumes
+exactly where it was saved.
 """
 
 import logging
@@ -18,10 +19,10 @@ from typing import Any
 
 import torch
 
-from iic_geotools.errors import DataError, TrainingError, UsageError
-from iic_geotools.progress import OnProgress, Progress, silent
+from iic_geotools.errors import DataError, TrainingError
+from iic_geotools.progress import OnProgress, silent
 from iic_train.config import TrainConfig
-from iic_train.data.loader import Batch, Loader, Source, share_of, steps_of
+from iic_train.data.loader import Batch, Loader, Source, steps_of
 from iic_train.data.survey import Survey
 from iic_train.data.training_data import TrainingData, open_training_data
 from iic_train.distributed import (
@@ -33,21 +34,24 @@ from iic_train.distributed import (
     join_ranks,
     sum_gradients,
 )
+from iic_train.epoch import Epoch, HeadMeans
 from iic_train.evaluation.evaluate import follow_accuracy
 from iic_train.evaluation.simplex import keep_simplex
-from iic_train.losses.step import HeadMeans, StepObjective, plain_views, slices_of, step_objective
+from iic_train.losses.step import StepObjective, plain_views, slices_of, step_objective
 from iic_train.models.bank import Bank
 from iic_train.models.layers import fresh_statistics
 from iic_train.models.networks import Network
 from iic_train.runs import Choice, Run, create_run, load_run
 from iic_train.start import Window, sample_windows, start_network
-from iic_train.watch import Watch, describe_epoch, describe_heads, has_settled, memory_advice
+from iic_train.watch import Watch, describe_epoch, has_settled, memory_advice, not_finite
 
 _LOG = logging.getLogger(__name__)
 SELECTION_PASS = 1_000
 """Number of the pass on which epochs are compared; no epoch has that many passes."""
 CHECK_EVERY = 10
 """Number of steps between looks at the loss, each of which makes a GPU wait."""
+SAVE_SECONDS = 600.0
+"""Time after which a run is saved within an epoch."""
 
 
 def train(
@@ -97,7 +101,7 @@ def resume(
     workers: int | None = None,
     progress: OnProgress = silent,
 ) -> Run:
-    """Resume a run from its last finished epoch, as if it had not stopped.
+    """Resume a run from where it was last saved, as if it had not stopped.
 
     Args:
         run: The run folder.
@@ -169,12 +173,7 @@ class Trainer:
             device.type, enabled=config.amp == "fp16" and device.type == "cuda"
         )
         self.images = config.batch // config.repeats  # read per step, over all ranks
-        if self.images < ranks.count:
-            raise UsageError(
-                f"{self.images} images per step cannot be shared by {ranks.count} processes: start fewer of them, or "
-                "use a larger `batch`."
-            )
-        self.share = len(range(self.images)[share_of(self.images, ranks.rank, ranks.count)])  # by this rank
+        self.share = ranks.share(self.images)  # by this rank
         self.sources = [data.train_a, data.train_b]
         self.loader = Loader(
             self.sources,
@@ -189,12 +188,16 @@ class Trainer:
                 "%s is for CUDA: on this %s training is in float32.", config.amp, device.type.upper()
             )
         self.steps = [steps_of(data.source(heads), self.images, config.steps) for heads in config.passes]
-        self.epoch, self.best = 0, math.inf
+        self.epoch, self.best = Epoch(1), math.inf
         self.losses: list[float] = []
         self.watch = Watch(config)
-        self.windows = self._sample()
-        self._restore()
-        if self.windows and not self.epoch:
+        # Windows of the scenes by which a `bank` network is calibrated; other networks need none.
+        self.windows: list[Window] = []
+        if config.start == "kmeans" and data.scenes is not None:
+            self.windows = sample_windows(data.scenes, config.seed)
+        self.resumed = self._restore()
+        self.saved = time.monotonic()
+        if self.windows and not self.resumed:
             # Seconds on any CPU, and the same start on every device.
             start_network(self.network.cpu(), self.windows, config.seed)
             self.network.to(device)
@@ -204,39 +207,35 @@ class Trainer:
         at_once = self.config.micro_batch or self.share * self.config.repeats
         try:
             with explain_full_memory(memory_advice(self.config, at_once)):
-                if self.ranks.first and not self.epoch:
+                if self.ranks.first and not self.resumed:
                     keep_simplex(self.run, self.network, self.data.dataset, 0)
-                while self.epoch < self.config.epochs and not self._settled():
-                    self._train_epoch(self.epoch + 1)
+                while self.epoch.number <= self.config.epochs and not self._settled():
+                    self._train_epoch()
         except KeyboardInterrupt:
             if self.ranks.first:
                 _LOG.warning(
-                    "Interrupted in epoch %d; %d epochs are kept. Resume with: iic-train resume %s",
-                    *(self.epoch + 1, self.epoch, self.run.path),
+                    "Interrupted in epoch %d; its last %.0f s will be trained again. Resume with: iic-train resume %s",
+                    *(self.epoch.number, time.monotonic() - self.saved, self.run.path),
                 )
             raise
 
     def _settled(self) -> bool:
         return agree(has_settled(self.losses, self.config.until_settled), self.device)
 
-    def _train_epoch(self, epoch: int) -> None:
-        started, seen = time.perf_counter(), 0
-        means = {head: HeadMeans() for head in "ab"}
-        for index, heads in enumerate(self.config.passes):
-            seen += self._train_pass(epoch, index, heads, means)
-        seconds = time.perf_counter() - started
+    def _train_epoch(self) -> None:
+        """Train what is left of the present epoch, compare it with those before, and save it."""
+        epoch = self.epoch
+        while epoch.passes < len(self.config.passes):
+            self._train_pass(epoch)
         selection = self._select()
         sub_head = selection.best()
         loss = selection.losses()[sub_head]
         if not math.isfinite(loss):
-            raise self._not_finite(f"after epoch {epoch}")
-        choice = Choice(epoch, sub_head, loss)
+            raise self._not_finite(f"after epoch {epoch.number}")
         row: dict[str, Any] = {
-            "epoch": epoch,
+            "epoch": epoch.number,
             "lr": self.optimiser.param_groups[0]["lr"],
-            "seconds": round(seconds, 3),
-            "images_per_second": round(seen / seconds, 2),
-            "train": {head: mean.to_json() for head, mean in means.items() if mean.count},
+            **epoch.figures(),
             "selection": selection.to_json(),
             "sub_head": sub_head,
             "loss": loss,
@@ -246,43 +245,43 @@ class Trainer:
             row["settled"] = True
         if self.ranks.first and self.data.dataset.classes and self.config.evaluation_images:
             row["accuracy"] = follow_accuracy(self.network, self.config, self.data.dataset, sub_head)
-        self._save(choice, row)
+        self._finish_epoch(Choice(epoch.number, sub_head, loss), row)
         if self.ranks.first:
-            keep_simplex(self.run, self.network, self.data.dataset, epoch)
+            keep_simplex(self.run, self.network, self.data.dataset, epoch.number)
             for warning in self.watch.look(row):
                 _LOG.warning(warning)
             _LOG.info(describe_epoch(row, self.config))
 
-    def _train_pass(self, epoch: int, index: int, heads: str, means: dict[str, HeadMeans]) -> int:
-        """Train `heads` on one pass over their data and return the number of images that all ranks have seen."""
-        config, steps = self.config, self.steps[index]
+    def _train_pass(self, epoch: Epoch) -> None:
+        """Train the heads of the present pass on what is left of their data."""
+        index, first = epoch.passes, epoch.steps
+        heads, steps = self.config.passes[index], self.steps[index]
+        key = (self.config.seed, epoch.number, index)
+        before, started = epoch.seconds, time.perf_counter()
         self.network.train()
-        for step, batch in enumerate(
-            self._batches(self.data.source(heads), (config.seed, epoch, index), steps)
-        ):
-            part_done = (epoch - 1 + (index + step / steps) / len(config.passes)) / config.epochs
+        for step, batch in enumerate(self._batches(self.data.source(heads), key, steps, first), first):
+            part_done = epoch.part_done(self.config, self.steps)
             self._set_rate(part_done)
             self.optimiser.zero_grad(set_to_none=True)
-            objective = self._objective(batch, heads, (config.seed, epoch, index, step), part_done)
-            loss = torch.stack([means[head].add(terms) for head, terms in objective.terms.items()]).sum()
-            if step % CHECK_EVERY == 0 or step == steps - 1:
+            objective = self._objective(batch, heads, (*key, step), part_done)
+            loss = objective.loss()
+            look = step % CHECK_EVERY == 0 or step == steps - 1
+            if look:
                 if not torch.isfinite(loss):
-                    raise self._not_finite(
-                        f"in epoch {epoch}, step {step}, training head {' and '.join(heads.upper())}"
-                    )
-                self._report(epoch, index, heads, step + 1, means)
+                    trained = " and ".join(heads.upper())
+                    raise self._not_finite(f"in epoch {epoch.number}, step {step}, training head {trained}")
+                if time.monotonic() - self.saved >= SAVE_SECONDS:
+                    self._save()  # before the step, with weights that are known to give a finite loss
+            for head, terms in objective.terms.items():
+                epoch.means[head].add(terms)
+            if look:
+                self.progress(epoch.report(self.config, self.steps, self.images, heads))
             objective.backward(self.scaler.scale(loss))
             sum_gradients(self.network)
             self.scaler.step(self.optimiser)
             self.scaler.update()
-        return steps * self.images
-
-    def _report(self, epoch: int, index: int, heads: str, steps: int, means: dict[str, HeadMeans]) -> None:
-        done = (epoch - 1) * sum(self.steps) + sum(self.steps[:index]) + steps
-        total = self.config.epochs * sum(self.steps)
-        figures = describe_heads({head: means[head].to_json() for head in heads}, self.config)
-        note = f"epoch {epoch}/{self.config.epochs}  {figures}"
-        self.progress(Progress("train", done * self.images, total * self.images, "images", note))
+            epoch.seconds = before + time.perf_counter() - started
+            epoch.finish_step(self.images, last=step == steps - 1)
 
     def _objective(
         self, batch: Batch, heads: str, key: tuple[int, ...], part_done: float = 1.0
@@ -312,12 +311,6 @@ class Trainer:
                 means.add(self._objective(batch, head, (*key, step)).terms[head])
         return means
 
-    def _sample(self) -> list[Window]:
-        """Return windows of the scenes by which a `bank` network is calibrated; other networks need none."""
-        if self.config.start != "kmeans" or self.data.scenes is None:
-            return []
-        return sample_windows(self.data.scenes, self.config.seed)
-
     @torch.no_grad()
     def _calibrate(self, unaltered: Iterator[Batch]) -> None:
         """Compute the statistics of batch norm again, from unaltered images and the present weights."""
@@ -333,20 +326,22 @@ class Trainer:
             windows = [window.pixels.to(self.device) for window in self.windows]
             self.network.trunk.calibrate([self.network.scale(pixels) for pixels in windows])
 
-    def _batches(self, source: Source, key: tuple[int, ...], steps: int) -> Iterator[Batch]:
+    def _batches(self, source: Source, key: tuple[int, ...], steps: int, first: int = 0) -> Iterator[Batch]:
         cuda = self.device.type == "cuda"
         layout = torch.channels_last if cuda else torch.preserve_format
-        for batch in self.loader.batches(self.sources.index(source), key, steps):
+        for batch in self.loader.batches(self.sources.index(source), key, steps, first):
             pixels = batch.pixels.to(self.device, non_blocking=cuda, memory_format=layout)
-            yield Batch(
-                pixels, None if batch.valid is None else batch.valid.to(self.device, non_blocking=cuda)
-            )
+            valid = None if batch.valid is None else batch.valid.to(self.device, non_blocking=cuda)
+            yield Batch(pixels, valid)
 
     def _autocast(self) -> AbstractContextManager[Any]:
         dtype = torch.bfloat16 if self.config.amp == "bf16" else torch.float16
-        return torch.autocast(
-            self.device.type, dtype=dtype, enabled=self.config.amp != "off" and self.device.type == "cuda"
-        )
+        return torch.autocast(self.device.type, dtype=dtype, enabled=self._half)
+
+    @property
+    def _half(self) -> bool:
+        """Whether the network runs in half precision."""
+        return self.config.amp != "off" and self.device.type == "cuda"
 
     def _set_rate(self, part_done: float) -> None:
         fall = 0.5 * (1 + math.cos(math.pi * part_done)) if self.config.schedule == "cosine" else 1.0
@@ -354,43 +349,48 @@ class Trainer:
             group["lr"] = self.config.lr * fall
 
     def _not_finite(self, when: str) -> TrainingError:
-        kept = f"epoch {self.epoch} is kept in {self.run.path}" if self.epoch else "nothing is kept"
-        advice = "`amp` off, or " if self.config.amp != "off" and self.device.type == "cuda" else ""
-        return TrainingError(
-            f"The loss is not finite {when} ({kept}): try {advice}a learning rate below {self.config.lr:g}, "
-            "and look for pixels that are not finite."
-        )
+        done = self.epoch.number - 1
+        kept = f"epoch {done} is kept in {self.run.path}" if done else "nothing is kept"
+        return not_finite(self.config, when, kept, self._half)
 
-    def _save(self, choice: Choice, row: dict[str, Any]) -> None:
-        self.epoch = choice.epoch
+    def _finish_epoch(self, choice: Choice, row: dict[str, Any]) -> None:
+        self.epoch = Epoch(choice.epoch + 1)
         self.best = min(self.best, choice.loss)
         self.losses.append(choice.loss)
-        if not self.ranks.first:
-            return
-        if row["best"]:
-            self.run.save_weights(self.network, "best", choice)
-        self.run.save_weights(self.network, "last", choice)
-        self.run.append_metrics(row)
-        self.run.save_state(
-            {
-                "epoch": self.epoch,
-                "best": self.best,
-                "losses": self.losses,
-                "network": self.network.state_dict(),
-                "optimiser": self.optimiser.state_dict(),
-                "scaler": self.scaler.state_dict(),
-            }
-        )
+        if self.ranks.first:
+            if row["best"]:
+                self.run.save_weights(self.network, "best", choice)
+            self.run.save_weights(self.network, "last", choice)
+            self.run.append_metrics(row)
+        self._save()
 
-    def _restore(self) -> None:
+    def _save(self) -> None:
+        """Save all that resuming needs."""
+        self.saved = time.monotonic()
+        state = {
+            "epoch": self.epoch.number - 1,
+            "under_way": self.epoch.to_state(),
+            "best": self.best,
+            "losses": self.losses,
+            "network": self.network.state_dict(),
+            "optimiser": self.optimiser.state_dict(),
+            "scaler": self.scaler.state_dict(),
+        }
+        if self.ranks.first:
+            self.run.save_state(state)
+
+    def _restore(self) -> bool:
+        """Go back to where the run was saved, if it was."""
         state = self.run.load_state()
         if state is None:
-            return
+            return False
         self.network.load_state_dict(state["network"])
         self.optimiser.load_state_dict(state["optimiser"])
         if state["scaler"]:  # empty where half precision was off, as on a CPU; then it starts anew
             self.scaler.load_state_dict(state["scaler"])
-        self.epoch, self.best = state["epoch"], state["best"]
-        self.losses = list(state.get("losses", []))
+        under_way = state.get("under_way")
+        self.epoch = Epoch(state["epoch"] + 1) if under_way is None else Epoch.from_state(under_way)
+        self.best, self.losses = state["best"], list(state.get("losses", []))
         if self.ranks.first:
-            self.run.forget_metrics_after(self.epoch)
+            self.run.forget_metrics_after(self.epoch.number - 1)
+        return True

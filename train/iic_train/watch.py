@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from iic_geotools.errors import TrainingError
 from iic_train.config import TrainConfig
 
 COLLAPSED = 1.1
@@ -28,6 +29,15 @@ def memory_advice(config: TrainConfig, pairs: int) -> str:
     return (
         f"{pairs} pairs pass the network at once, try a `micro_batch` of {fewer}, which leaves loss and gradient "
         "those of the batch, or `amp` bf16"
+    )
+
+
+def not_finite(config: TrainConfig, when: str, kept: str, half: bool) -> TrainingError:
+    """Return the error for a loss that is no longer finite, `half` if training is in half precision."""
+    advice = "`amp` off, or " if half else ""
+    return TrainingError(
+        f"The loss is not finite {when} ({kept}): try {advice}a learning rate below {config.lr:g}, "
+        "and look for pixels that are not finite."
     )
 
 

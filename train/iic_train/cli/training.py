@@ -349,7 +349,7 @@ def resume(
     quiet: Quiet = False,
     traceback: Traceback = False,
 ) -> None:
-    """Resume an interrupted run from its last finished epoch, as if it had not stopped."""
+    """Resume an interrupted run from where it was last saved, as if it had not stopped."""
     with shell(quiet=quiet, traceback=traceback), show_progress(quiet=quiet) as progress:
         from iic_train.trainer import resume as resume_run
 

@@ -177,15 +177,16 @@ class Loader:
             prefetch_factor=PREFETCHED if workers else None,
         )
 
-    def batches(self, source: int, key: Sequence[int], steps: int) -> Iterator[Batch]:
+    def batches(self, source: int, key: Sequence[int], steps: int, first: int = 0) -> Iterator[Batch]:
         """Return the batches of one pass; the one before must have ended.
 
         Args:
             source: Number of the source to read.
             key: Integers that identify the pass and from which its order follows: seed, epoch, number of the pass.
             steps: Number of steps of the pass.
+            first: The step to begin with.
         """
-        self._requests.steps = [_Request(source, tuple(key), steps, step) for step in range(steps)]
+        self._requests.steps = [_Request(source, tuple(key), steps, step) for step in range(first, steps)]
         return iter(self._loader)
 
 

@@ -93,6 +93,11 @@ class StepObjective:
         self._joints = [joint for joints in joints.values() for joint in joints]
         self.terms = {head: [reduce(head, joint) for joint in joints] for head, joints in joints.items()}
 
+    def loss(self) -> Tensor:
+        """Return the sum over the heads of the mean over their sub-heads."""
+        heads = [torch.stack([term.loss for term in terms]).mean() for terms in self.terms.values()]
+        return torch.stack(heads).sum()
+
     def backward(self, loss: Tensor) -> None:
         """Add the gradient of a loss that was made of `terms` to the parameters."""
         if len(self._parts) == 1:
@@ -231,40 +236,3 @@ def plain_views(scaled: Tensor, config: TrainConfig) -> Tensor:
 def seed_of(key: tuple[int, ...]) -> int:
     """Return a seed for PyTorch from integers that identify a step of training."""
     return int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0] >> 1)
-
-
-class HeadMeans:
-    """Means over steps of the terms of a head, per sub-head."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._sums: Tensor | None = None
-
-    def add(self, sub_heads: Sequence[Terms]) -> Tensor:
-        """Add the terms of a step and return its loss, the mean over sub-heads."""
-        rows = [torch.cat([torch.stack([t.loss, t.information, t.entropy]), t.masses]) for t in sub_heads]
-        step = torch.stack(rows).detach().double()
-        self._sums = step if self._sums is None else self._sums + step
-        self.count += 1
-        return torch.stack([t.loss for t in sub_heads]).mean()
-
-    def losses(self) -> list[float]:
-        """Return the mean loss of each sub-head."""
-        return list(self.to_json()["loss"])
-
-    def best(self) -> int:
-        """Return the sub-head of the lowest loss."""
-        losses = self.losses()
-        return losses.index(min(losses))
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the means by name, each a list with one entry per sub-head."""
-        if self._sums is None:
-            return {"loss": [], "information": [], "entropy": [], "occupancy": []}
-        means = (self._sums / self.count).cpu()
-        return {
-            "loss": means[:, 0].tolist(),
-            "information": means[:, 1].tolist(),
-            "entropy": means[:, 2].tolist(),
-            "occupancy": means[:, 3:].tolist(),
-        }
