@@ -109,6 +109,7 @@ def test_rasters_are_trained_without_labels_and_can_be_resumed(tmp_path: Path) -
     assert (run.path / "report.html").exists()
     call("resume", "--runs", runs, "--epochs", "2", "-q")
     assert [row["epoch"] for row in run.metrics()] == [1, 2]
+    assert newest_run(tmp_path / "runs").config.epochs == 2  # of the run from now on
     assert "has no labels" in call("evaluate", str(run.path), code=1)
 
 

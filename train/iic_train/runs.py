@@ -22,9 +22,10 @@ there if the data has labels.
 """
 
 import json
+import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal
@@ -104,6 +105,15 @@ class Run:
         """Drop lines of epochs that an interrupted run finished after its last saved state."""
         kept = [json.dumps(row) + "\n" for row in self.metrics() if row["epoch"] <= epoch]
         write_atomically(self.path / METRICS, "".join(kept).encode())
+
+    def change_settings(self, config: TrainConfig) -> "Run":
+        """Return the run with other settings, which it keeps."""
+        path = self.path / CONFIG
+        began = path.stat().st_mtime_ns  # by which the newest run is found
+        record = {**json.loads(path.read_text()), "config": config.to_json()}
+        write_atomically(path, json.dumps(record, indent=2).encode())
+        os.utime(path, ns=(began, began))
+        return replace(self, config=config)
 
     def save_weights(self, network: Network, checkpoint: Checkpoint, choice: Choice) -> None:
         """Write `best.safetensors` or `last.safetensors`."""

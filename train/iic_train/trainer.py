@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from iic_geotools.errors import DataError, TrainingError
+from iic_geotools.errors import DataError, TrainingError, UsageError
 from iic_geotools.progress import OnProgress, silent
 from iic_train.config import TrainConfig
 from iic_train.data.loader import Batch, Loader, Source, steps_of
@@ -41,7 +41,7 @@ from iic_train.losses.step import StepObjective, plain_views, slices_of, step_ob
 from iic_train.models.bank import Bank
 from iic_train.models.layers import fresh_statistics
 from iic_train.models.networks import Network
-from iic_train.runs import Choice, Run, create_run, load_run
+from iic_train.runs import STATE, Choice, Run, create_run, load_run
 from iic_train.start import Window, sample_windows, start_network
 from iic_train.watch import Watch, describe_epoch, has_settled, memory_advice, not_finite
 
@@ -105,8 +105,8 @@ def resume(
 
     Args:
         run: The run folder.
-        epochs: Number of epochs to train in all, instead of what the run was started with.
-        micro_batch: Number of pairs that pass the network at once, instead of what the run was started with.
+        epochs: Number of epochs to train in all from now on.
+        micro_batch: Number of pairs that pass the network at once from now on.
         device: `auto`, `cpu` or `cuda`.
         workers: Number of processes that read ahead; 0 reads between the steps. By default none on a CPU, and all
             cores but one for a GPU.
@@ -116,21 +116,24 @@ def resume(
         DataError: The data is not what the run was trained on.
         TrainingError: There is no such run, or the loss is no longer finite.
         DeviceError: There is no GPU, or its memory is full.
+        UsageError: An argument is not for runs that learn from labels.
     """
     with join_ranks(device) as (ranks, chosen):
         resumed = load_run(run)
         if resumed.config.finetune is not None:
             from iic_train.finetune.pixel_runs import resume_learning
 
+            if micro_batch is not None:
+                raise UsageError("`micro_batch` is for runs that learn without labels.")
             return resume_learning(resumed, epochs=epochs, device=device, progress=progress)
         config = resumed.config
         config = replace(
             config, epochs=epochs or config.epochs, micro_batch=micro_batch or config.micro_batch
         )
-        resumed = replace(resumed, config=config)
-        data = open_training_data(resumed.config)
+        data = open_training_data(config)
         if data.facts.get("fingerprint") != resumed.data.get("fingerprint"):
             raise DataError(f"The data is not what {run} was trained on: restore it, or start a new run.")
+        resumed = resumed.change_settings(config) if ranks.first else replace(resumed, config=config)
         return _run_trainer(resumed, data, chosen, ranks, workers, progress)
 
 
@@ -349,8 +352,7 @@ class Trainer:
             group["lr"] = self.config.lr * fall
 
     def _not_finite(self, when: str) -> TrainingError:
-        done = self.epoch.number - 1
-        kept = f"epoch {done} is kept in {self.run.path}" if done else "nothing is kept"
+        kept = "what was saved before is kept" if (self.run.path / STATE).exists() else "nothing is kept"
         return not_finite(self.config, when, kept, self._half)
 
     def _finish_epoch(self, choice: Choice, row: dict[str, Any]) -> None:
