@@ -95,7 +95,7 @@ def test_weights_that_are_not_finite_are_not_saved(tmp_path: Path, monkeypatch: 
             next(trainer.network.parameters()).data.fill_(torch.nan)
 
     trainer.optimiser.register_step_post_hook(spoil)
-    with pytest.raises(TrainingError, match="not finite in epoch 1, step 3"):
+    with pytest.raises(TrainingError, match=r"not finite in epoch 1, step 3.*saved before is kept"):
         trainer.run_all()
     state = run.load_state()
     assert state is not None
@@ -212,6 +212,17 @@ def test_the_margin_of_windows_does_not_count(cells: bool) -> None:
         network, network.features, Batch(pixels, inner), "b", replace(config, margin=0), **options
     )["b"][0]
     torch.testing.assert_close(cut.loss, masked.loss)
+
+
+@pytest.mark.parametrize("margin", [1, 7])
+def test_a_margin_that_is_not_a_number_of_cells_leaves_something_to_learn_from(margin: int) -> None:
+    config = dense_config(margin=margin, cells=True, radius=0)
+    network = Network(config.network)
+    pixels = torch.randint(0, 256, (4, 1, 16, 16), generator=torch.Generator().manual_seed(0))
+    options: dict[str, Any] = {"key": (1, 2), "autocast": nullcontext()}
+    terms = pair_terms(network, network.features, Batch(pixels, None), "b", config, **options)["b"][0]
+    assert terms.loss.isfinite()
+    assert terms.entropy > 0
 
 
 def test_the_entropy_weight_settles_from_one() -> None:

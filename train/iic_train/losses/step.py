@@ -212,7 +212,9 @@ def _dense_counts(
         mask = F.max_pool2d((~mask)[:, None].float(), network.cell, ceil_mode=True)[:, 0] == 0
     p2 = pairs.move.undo(p2.flatten(1, 2)).view_as(p1)
     if config.margin:
-        margin = config.margin // network.cell if config.cells else config.margin
+        # In cells at least one is left out, and one left in.
+        margin = -(-config.margin // network.cell) if config.cells else config.margin
+        margin = min(margin, (min(p1.shape[-2:]) - 1) // 2)
         p1, p2 = p1[..., margin:-margin, margin:-margin], p2[..., margin:-margin, margin:-margin]
         mask = None if mask is None else mask[..., margin:-margin, margin:-margin]
     return [
