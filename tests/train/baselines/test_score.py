@@ -226,6 +226,14 @@ def test_kmeans_on_standardised_images_and_on_fewer_of_them() -> None:
     assert kmeans_baseline(faint, standardise=True, sample=20).accuracy == 1.0
 
 
+@pytest.mark.parametrize("clusters", [3, 5])
+def test_every_baseline_has_the_protocol_of_the_run(clusters: int) -> None:
+    config = replace(IMAGES, network=replace(IMAGES.network, clusters_b=clusters))
+    kinds: tuple[Baseline, ...] = ("kmeans", "random", "spectral")
+    protocols = {score_baseline(kind, config, strokes()).protocol for kind in kinds}
+    assert protocols == {"one_to_one" if clusters == 3 else "many_to_one"}
+
+
 def test_a_loss_that_is_not_finite_is_said() -> None:
     network = Network(IMAGES.network)
     next(network.trunk.parameters()).data.fill_(float("nan"))

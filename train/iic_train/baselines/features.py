@@ -11,7 +11,13 @@ from torch.nn import functional as F
 
 from iic_train.config import TrainConfig
 from iic_train.data.base import Dataset, Images
-from iic_train.evaluation.evaluate import Evaluation, Predict, evaluate_clusters, evaluation_crop
+from iic_train.evaluation.evaluate import (
+    Evaluation,
+    Predict,
+    evaluate_clusters,
+    evaluation_crop,
+    is_overclustered,
+)
 from iic_train.evaluation.kmeans import SAMPLE, kmeans
 from iic_train.losses.step import plain_views
 from iic_train.models.networks import Network
@@ -98,7 +104,7 @@ def cluster_features(
         nearest_centres(features, centres),
         dataset,
         clusters,
-        overcluster=config.data.overcluster or clusters != len(dataset.classes),
+        overcluster=is_overclustered(config, dataset),
         crop=evaluation_crop(config),
         batch_size=8 if dataset.dense else _BATCH,
         device=device,

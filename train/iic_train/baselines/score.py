@@ -13,7 +13,13 @@ from iic_train.baselines.training import calibrate, train_trunk
 from iic_train.baselines.triplets import Triplets
 from iic_train.config import BASELINES, Baseline, TrainConfig
 from iic_train.data.base import Dataset
-from iic_train.evaluation.evaluate import Evaluation, evaluate_clusters, evaluate_network, evaluation_crop
+from iic_train.evaluation.evaluate import (
+    Evaluation,
+    evaluate_clusters,
+    evaluate_network,
+    evaluation_crop,
+    is_overclustered,
+)
 from iic_train.evaluation.kmeans import flat_images, kmeans_baseline
 from iic_train.models.networks import Network
 
@@ -61,7 +67,7 @@ def score_baseline(
         return kmeans_baseline(
             dataset,
             clusters=config.network.clusters_b,
-            overcluster=config.data.overcluster,
+            overcluster=is_overclustered(config, dataset),
             crop=evaluation_crop(config),
             standardise=standardise,
             sample=sample,
@@ -115,7 +121,7 @@ def _score_spectral(config: TrainConfig, dataset: Dataset, sample: int) -> Evalu
         spectral_predict(spectrum),
         dataset,
         clusters,
-        overcluster=config.data.overcluster or clusters != len(dataset.classes),
+        overcluster=is_overclustered(config, dataset),
         crop=evaluation_crop(config),
         seed=config.seed,
     )

@@ -258,13 +258,18 @@ def evaluate_network(
         network_predict(network, config.pairs),
         dataset,
         clusters,
-        overcluster=config.data.overcluster or clusters != len(dataset.classes),
+        overcluster=is_overclustered(config, dataset),
         chosen=chosen,
         crop=evaluation_crop(config),
         batch_size=batch_size or (8 if dataset.dense else 500),
         device=next(network.parameters()).device,
         seed=config.seed,
     )
+
+
+def is_overclustered(config: TrainConfig, dataset: Dataset) -> bool:
+    """Return whether clusters are matched many to one, because there are not as many of them as classes."""
+    return config.data.overcluster or config.network.clusters_b != len(dataset.classes)
 
 
 def evaluation_crop(config: TrainConfig) -> int | None:
