@@ -1,8 +1,12 @@
 """The published commands, as far as a slip of the pen would change what a preset trains."""
 
+from dataclasses import replace
+
 import pytest
 
+from iic_geotools.errors import UsageError
 from iic_train.data import DATASETS
+from iic_train.recipes.changes import Changes
 from iic_train.recipes.presets import OVERCLUSTERED, PRESETS, UNSUPERVISED, preset
 from iic_train.views.settings import DensePairs
 
@@ -21,6 +25,17 @@ def test_a_preset_has_the_form_that_was_published(name: str, overcluster: bool) 
     if config.dense:
         assert isinstance(config.pairs, DensePairs)
         assert config.pairs.flip_vertical == config.pairs.turn == config.pairs.rotation == 0
+
+
+@pytest.mark.parametrize(("name", "passes"), [("mnist", ("b", "b")), ("potsdam-3", ("b",))])
+def test_no_clusters_leave_head_a_out(name: str, passes: tuple[str, ...]) -> None:
+    config = Changes(clusters_a=0).apply(preset(name))
+    assert config.network.clusters_a is None
+    assert config.passes == passes
+    with pytest.raises(UsageError, match="head a"):
+        Changes(clusters_a=0, passes=("ab",)).apply(preset(name))
+    with pytest.raises(UsageError, match="two clusters"):
+        replace(config.network, clusters_a=0)
 
 
 def test_potsdam_3_is_the_published_run() -> None:

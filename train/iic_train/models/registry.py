@@ -111,7 +111,7 @@ class NetworkConfig:
             )
         if self.beside != "none" and self.sobel:
             raise UsageError("`sobel` and `beside` both add to the bands: choose one of them.")
-        if min(self.clusters_b, self.clusters_a or 2) < 2 or self.sub_heads < 1:
+        if min(self.clusters_b, 2 if self.clusters_a is None else self.clusters_a) < 2 or self.sub_heads < 1:
             raise UsageError("A head needs at least two clusters and one sub-head.")
 
     @property

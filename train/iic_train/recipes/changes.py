@@ -16,7 +16,8 @@ class Changes:
     Attributes:
         network: Another network of the same kind.
         clusters: Number of clusters of head B.
-        clusters_a: Number of clusters of head A; as many as classes is the ablation without overclustering.
+        clusters_a: Number of clusters of head A; as many as classes is the ablation without overclustering, and 0
+            leaves the head and its passes out.
         sub_heads: Number of sub-heads of each head; 1 is an ablation.
         repeats: Number of second views for each first one; 1 is an ablation.
         epochs: Number of epochs to train.
@@ -64,9 +65,12 @@ class Changes:
             name=_given(self.network, config.network.name),
             widths=config.network.widths if self.network is None else (),
             clusters_b=_given(self.clusters, config.network.clusters_b),
-            clusters_a=_given(self.clusters_a, config.network.clusters_a),
+            clusters_a=_given(self.clusters_a, config.network.clusters_a) or None,
             sub_heads=_given(self.sub_heads, config.network.sub_heads),
         )
+        passes = config.passes
+        if self.clusters_a == 0:
+            passes = tuple(heads for heads in (heads.replace("a", "") for heads in passes) if heads)
         return replace(
             config,
             network=network,
@@ -78,7 +82,7 @@ class Changes:
             micro_batch=_given(self.micro_batch, config.micro_batch),
             lr=_given(self.lr, config.lr),
             schedule=_given(self.schedule, config.schedule),
-            passes=_given(self.passes, config.passes),
+            passes=_given(self.passes, passes),
             entropy_weight=_given(self.entropy_weight, config.entropy_weight),
             seed=_given(self.seed, config.seed),
             amp=_given(self.amp, config.amp),
