@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from iic_geotools.errors import DataError
 from iic_train.data import Arrays
 from iic_train.data.loader import (
     Batch,
@@ -67,6 +68,26 @@ def test_a_loader_reads_pass_after_pass_in_the_same_processes() -> None:
         expected = numbers(alone.batches(source, key, steps))
         assert expected == numbers(batches(sources[source], 4, key, steps=steps))
         assert numbers(helped.batches(source, key, steps)) == expected
+
+
+class Unreadable:
+    channels = ("grey",)
+
+    def __len__(self) -> int:
+        return 8
+
+    def read(self, indices: NDArray[np.int64], rng: np.random.Generator) -> Batch:
+        try:
+            raise OSError("disk on fire: smoke")
+        except OSError as error:
+            raise DataError("image.png cannot be read (disk on fire: smoke); restore it.") from error
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_error_in_a_process_that_reads_ahead_is_one_sentence(workers: int) -> None:
+    with pytest.raises(DataError) as caught:
+        list(Loader([Unreadable()], 4, workers=workers).batches(0, (1, 1, 0), 2))
+    assert str(caught.value) == "image.png cannot be read (disk on fire: smoke); restore it."
 
 
 def test_incomplete_batches_are_left_out_and_small_sources_repeated() -> None:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
+from iic_geotools.errors import IICError, last_line
 from iic_train.data.base import Images
 
 
@@ -187,7 +188,18 @@ class Loader:
             first: The step to begin with.
         """
         self._requests.steps = [_Request(source, tuple(key), steps, step) for step in range(first, steps)]
-        return iter(self._loader)
+        return _with_plain_errors(iter(self._loader))
+
+
+def _with_plain_errors(batches: Iterator[Batch]) -> Iterator[Batch]:
+    """Yield batches; an error on purpose in a process that reads ahead is the sentence alone, without its traceback."""
+    try:
+        yield from batches
+    except IICError as error:
+        if not str(error).startswith("Caught "):
+            raise
+        sentence = last_line(error).partition(": ")[2]
+        raise type(error)(sentence) from error
 
 
 PREFETCHED = 2
