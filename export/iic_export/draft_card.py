@@ -3,9 +3,10 @@
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from iic_export.name_clusters import NamedClusters
+from iic_export.name_clusters import NamedClusters, list_files
 from iic_export.trained_head import TrainedHead
 from iic_geotools.classmap.classes import MAX_CLASSES, MapClass, distinct_colours
+from iic_geotools.classmap.provenance import NAMED_BY
 from iic_geotools.errors import UsageError
 from iic_runtime.model.card import Card, FeatureGroup, Origin
 from iic_train.finetune.heldout_figures import held_out_figures
@@ -43,7 +44,7 @@ def draft_card(
         loss=head.loss,
         data=attribution or str(head.run.data.get("attribution", "")) or _data_name(head),
         licence=licence or str(head.run.data.get("licence", "")),
-        labels=_labels_seen(head),
+        labels=_labels_seen(head, named),
     )
     return Card(
         name=name,
@@ -78,15 +79,21 @@ def _classes(head: TrainedHead) -> tuple[MapClass, ...]:
     return tuple(map(MapClass, learnt.classes, learnt.colours or distinct_colours(len(learnt.classes))))
 
 
-def _labels_seen(head: TrainedHead) -> str:
-    if head.classes:
-        return f"the training part of {head.config.data.name}"
+def _labels_seen(head: TrainedHead, named: NamedClusters | None) -> str:
+    """Say which labels the model has learnt from, and which ones named its clusters."""
+    seen = []
     learnt = head.config.finetune
-    if learnt is None:
-        return ""
-    files = [Path(label).name for source in learnt.sources for label in source.labels]
-    named = ", ".join(files[:3]) + (f" and {len(files) - 3} more files" if len(files) > 3 else "")
-    return f"{named or 'rules'} ({', '.join(dict.fromkeys(source.name for source in learnt.sources))})"
+    if head.classes:
+        seen.append(f"the training part of {head.config.data.name}")
+    elif learnt is not None:
+        files = list_files([label for source in learnt.sources for label in source.labels])
+        names = ", ".join(dict.fromkeys(source.name for source in learnt.sources))
+        seen.append(f"{files or 'rules'} ({names})")
+    if named is not None:
+        seen.append(
+            f"{NAMED_BY}{named.labels}; {named.agreement:.1%} of them lie in a cluster of their class"
+        )
+    return "; ".join(seen)
 
 
 def _held_out_accuracy(head: TrainedHead) -> dict[str, dict[str, float]]:

@@ -4,6 +4,7 @@ import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -57,12 +58,20 @@ class NamedClusters:
     Attributes:
         classes: Names and colours, in the order of the labels.
         merge: `[classes, clusters]`, 1 where a cluster belongs to a class.
-        agreement: Share of the labelled pixels whose cluster took their class.
+        agreement: Share of the labelled pixels, or images, whose cluster took their class.
+        labels: The labels that named them, in words.
     """
 
     classes: tuple[MapClass, ...]
     merge: torch.Tensor
     agreement: float
+    labels: str
+
+
+def list_files(paths: Sequence[str]) -> str:
+    """Return the names of files in words, the first three if there are more."""
+    names = [Path(path).name for path in paths]
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more files" if len(names) > 3 else "")
 
 
 @dataclass
@@ -109,7 +118,8 @@ def name_clusters(head: TrainedHead, naming: Naming) -> NamedClusters:
     data = head.config.data
     groups, colours = _parse_classes(naming.label_class or (data.label_classes if naming.own_labels else ()))
     votes = _Votes(head.network.config.clusters_b, colours=colours)
-    for label_paths, scene_paths in _labels_and_scenes(head, naming):
+    pairs = _labels_and_scenes(head, naming)
+    for label_paths, scene_paths in pairs:
         scenes = describe_scenes(data, head.network.config.channels, paths=scene_paths)
         reader = SceneReader(scenes)
         for index, source in enumerate(scenes.sources):
@@ -129,7 +139,8 @@ def name_clusters(head: TrainedHead, naming: Naming) -> NamedClusters:
             f"The labels on the scenes are all {next(iter(votes.counts))}; label at least two classes, as a map of one "
             "needs no model."
         )
-    return _decide(votes, list(groups), naming.balance)
+    files = [path for paths, _ in pairs for path in paths]
+    return _decide(votes, list(groups), naming.balance, list_files(files))
 
 
 def _name_image_clusters(head: TrainedHead, naming: Naming) -> NamedClusters:
@@ -149,7 +160,7 @@ def _name_image_clusters(head: TrainedHead, naming: Naming) -> NamedClusters:
             votes.add(dataset.classes[label], probabilities.argmax(0, keepdims=True), None)
     if len(votes.counts) < 2:
         raise UsageError(f"The data set {dataset.name} has no labels by which to name clusters.")
-    return _decide(votes, dataset.classes, naming.balance)
+    return _decide(votes, dataset.classes, naming.balance, f"the labels of {dataset.name}")
 
 
 def _labels_and_scenes(head: TrainedHead, naming: Naming) -> list[tuple[list[str], list[str]]]:
@@ -221,7 +232,7 @@ def _class_names(value: int, labels: SceneLabels, groups: Mapping[str, Sequence[
     return [name for name, values in groups.items() if value in values]
 
 
-def _decide(votes: _Votes, order: Sequence[str], balance: float) -> NamedClusters:
+def _decide(votes: _Votes, order: Sequence[str], balance: float, labels: str) -> NamedClusters:
     """Let each cluster take the class with most votes, classes in the order given and then by name."""
     names = [name for name in dict.fromkeys([*order, *sorted(votes.counts)]) if name in votes.counts]
     counts = np.stack([votes.counts[name] for name in names])
@@ -231,7 +242,8 @@ def _decide(votes: _Votes, order: Sequence[str], balance: float) -> NamedCluster
     kept = np.flatnonzero(merge.any(1))
     kept_names = [names[index] for index in kept]
     classes = tuple(map(MapClass, kept_names, _class_colours(kept_names, votes.colours)))
-    return NamedClusters(classes, torch.from_numpy(merge[kept]), float((merge * counts).sum() / counts.sum()))
+    agreement = float((merge * counts).sum() / counts.sum())
+    return NamedClusters(classes, torch.from_numpy(merge[kept]), agreement, labels)
 
 
 def _log_outcome(names: Sequence[str], merge: NDArray[np.float32], labelled: NDArray[np.bool_]) -> None:

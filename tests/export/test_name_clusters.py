@@ -184,6 +184,7 @@ def test_the_graph_merges(trained: TrainedScene, head: TrainedHead, clusters: La
     exported = export(trained.run, tmp_path / "m.onnx", naming=Naming([labels]), probabilities=True)
     classes = [map_class.name for map_class in exported.card.classes]
     assert set(names) <= set(classes)
+    assert exported.card.origin.labels.startswith("named by p.gpkg; 100.0% of them")
     merge = name_clusters(head, Naming([labels])).merge
     image = np.random.default_rng(0).integers(0, 256, (1, 4, 33, 30)).astype(np.uint8)
     session = onnxruntime.InferenceSession(str(exported.path), providers=["CPUExecutionProvider"])
