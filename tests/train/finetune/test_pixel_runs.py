@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from rasterio.transform import from_origin
 from support.runs import bright_and_dark_fields, train_on
 from support.scenes import write_points, write_raster
 
@@ -156,6 +157,38 @@ def test_a_table_gives_whole_scenes_a_class(made: tuple[Run, Path, np.ndarray], 
     assert config.finetune is not None
     with pytest.raises(DataError, match="All labels are tree"):
         read_chips(config.finetune, config.network)
+
+
+def test_the_classes_of_a_table_need_no_other_names(
+    made: tuple[Run, Path, np.ndarray], tmp_path: Path
+) -> None:
+    run, folder, _ = made
+    other = write_raster(tmp_path / "other.tif", bright_and_dark_fields(40, 48)[0])
+    table = tmp_path / "labels.csv"
+    table.write_text("file,class\nscene.tif,Forest\nother.tif,Pasture\n")
+    config = finetune_config(run, [table], QUICK, scenes=[folder / "scene.tif", other])
+    assert config.finetune is not None
+    assert config.finetune.classes == ("Forest", "Pasture")
+    read = read_chips(config.finetune, config.network)
+    assert [len(np.unique(chip.codes)) for chip in read.chips] == [1, 1]
+
+
+def test_each_scene_is_read_at_its_own_resolutions(
+    made: tuple[Run, Path, np.ndarray], tmp_path: Path
+) -> None:
+    run, _, _ = made
+    run = replace(run, config=replace(run.config, data=replace(run.config.data, gsd=(0.2, 1.0))))
+    scenes, labels = [], []
+    for name, side in (("fine", 0.2), ("coarse", 0.6)):
+        values, bright = bright_and_dark_fields(120, 120)
+        grid = {"crs": "EPSG:32631", "transform": from_origin(500000, 5000000, side, side)}
+        scenes.append(write_raster(tmp_path / f"{name}.tif", values, **grid))
+        labels.append(write_raster(tmp_path / f"{name}_label.tif", bright[None].astype(np.uint8) + 1, **grid))
+    config = finetune_config(run, labels, QUICK, scenes=scenes)
+    assert config.finetune is not None
+    assert TrainConfig.from_json(json.loads(json.dumps(config.to_json()))) == config
+    read = read_chips(config.finetune, config.network)
+    assert [chip.pixels.shape[1] for chip in read.chips] == [120, 60, 40, 30, 24, 120]
 
 
 @pytest.mark.parametrize("wrong", ["image run", "no labels", "one class", "field", "missing"])

@@ -21,7 +21,7 @@ from iic_geotools.scene.labels import NOT_LABELLED, SceneLabels, open_labels, re
 from iic_geotools.scene.scene import SceneSource
 from iic_geotools.tiling import Rect
 from iic_train.data.scene_reader import SceneReader, Scenes
-from iic_train.data.survey import scene_rescale
+from iic_train.data.survey import Resolution, scene_rescale
 from iic_train.finetune.legend import Coder, Codes, Legend
 from iic_train.finetune.settings import FinetuneConfig, LabelSource, own_names
 from iic_train.models.registry import NetworkConfig
@@ -98,7 +98,7 @@ def read_chips(config: FinetuneConfig, network: NetworkConfig) -> LabelledChips:
     sides: list[float] = []
     number = 0
     for index, source in enumerate(config.sources):
-        table = _scene_classes(source)
+        table = scene_classes(source)
         for position, path in enumerate(source.scenes):
             info = describe(path)
             place, fold = _place(source, path)
@@ -106,12 +106,14 @@ def read_chips(config: FinetuneConfig, network: NetworkConfig) -> LabelledChips:
             if by_itself and automatic >= max(2, config.folds):
                 place, fold = path, number % max(1, config.folds)  # whole scenes are left out
             number += 1
-            side = info.grid.pixel_side
+            resolution = Resolution(gsd=source.gsd, pixel_size=source.pixel_size)
+            side = resolution.of(info)
+            factors = source.factors if source.gsd is None else resolution.factors(info)
             with _labels_of(source, position, info, table) as labels:
                 meanings = source.meanings or own_names(config.classes)
                 coder = Coder(legend, meanings, network)
                 scene = _scene_source(info, source, network, config.dtype)
-                for times in source.factors:
+                for times in factors:
                     sides += [] if side is None else [side * times]
                     level = _Level(info, scene, network.channels, times)
                     pieces = list(level.chips(labels, coder, index, place, fold))
@@ -217,7 +219,7 @@ def _labels_of(
     return open_labels(path, info.grid, source.label_field, elsewhere=len(source.labels) < len(source.scenes))
 
 
-def _scene_classes(source: LabelSource) -> dict[str, str]:
+def scene_classes(source: LabelSource) -> dict[str, str]:
     """Read a table of the classes of whole scenes; empty if the labels are not such a table."""
     if len(source.labels) != 1 or Path(source.labels[0]).suffix.lower() != ".csv":
         return {}

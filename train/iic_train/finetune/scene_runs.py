@@ -15,7 +15,7 @@ from iic_geotools.scene.info import describe
 from iic_geotools.scene.labels import NOT_LABELLED, open_labels
 from iic_geotools.tiling import Rect
 from iic_train.config import DataConfig, TrainConfig
-from iic_train.data.survey import Resolution
+from iic_train.finetune.chips import scene_classes
 from iic_train.finetune.pixel_runs import learn
 from iic_train.finetune.settings import (
     SCENES_DEFAULTS,
@@ -100,7 +100,9 @@ def finetune_config(
         bands=data.bands,
         nodata=data.nodata,
         rescale=data.rescale,
-        factors=tuple(Resolution(data.reduce, data.gsd, data.pixel_size).factors(describe(paths[0]))),
+        factors=(data.reduce,),
+        gsd=data.gsd,
+        pixel_size=data.pixel_size,
     )
     classes = class_names(label_class) or _find_classes(source)
     finetune = FinetuneConfig(
@@ -155,7 +157,9 @@ def _find_classes(source: LabelSource) -> tuple[str, ...]:
     Raises:
         DataError: There are more of them than a map can hold.
     """
-    names: set[str] = set()
+    names = set(scene_classes(source).values())
+    if names:
+        return tuple(sorted(names))
     for position, path in enumerate(source.scenes):
         grid = describe(path).grid
         label = source.labels[position % len(source.labels)]

@@ -61,6 +61,9 @@ class LabelSource:
         reflectance: Scale and offset that turn values into reflectance; by default as the scene says, or an estimate.
         nodata: Value that means no data, instead of what the files say.
         factors: Numbers of pixels, on each axis, that are averaged into one: one level for each.
+        gsd: Range of metres, instead of `factors`: each scene is read at every ground resolution in this range that
+            whole numbers of its pixels make.
+        pixel_size: Side of a pixel in metres, for scenes that do not say it.
         through_air: Whether the values are reflectance at the top of the atmosphere.
         folds: Part of the cross-validation in which scenes whose file names begin with a text are left out, as (text,
             number). Each text is a place. If there are none, places are found and shared out by themselves.
@@ -77,6 +80,8 @@ class LabelSource:
     reflectance: tuple[float, float] | None = None
     nodata: float | None = None
     factors: tuple[int, ...] = (1,)
+    gsd: tuple[float, float] | None = None
+    pixel_size: float | None = None
     through_air: bool = False
     folds: tuple[tuple[str, int], ...] = ()
 
