@@ -203,6 +203,11 @@ def test_labels_change_nothing_about_training(tmp_path: Path) -> None:
         (["potsdam", "--overcluster", "--clusters-a", "5"], 2, "--clusters-a does not go with --overcluster"),
         (["rasters", "missing.tif", "--classes", "3"], 1, "no file missing.tif"),
         (["resume", "--runs", "nowhere"], 1, "no run in nowhere"),
+        (
+            ["finetune", "--lr", "0.1", "--mode", "head"],
+            2,
+            "Without --labels there is no use for --lr, --mode.",
+        ),
         (["evaluate", "nowhere"], 1, "not a run folder"),
         (["rasters", "a.tif"], 2, "classes"),
         (["rasters", "x.tif", "--classes", "3", "--gsd", "abc"], 2, "not two numbers MIN,MAX"),

@@ -1,12 +1,33 @@
 import os
+import time
+from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
 
 from iic_geotools.errors import DeviceError
-from iic_train.distributed import MAX_WORKERS, Ranks, choose_workers, explain_full_memory
+from iic_train.distributed import MAX_WORKERS, Ranks, choose_workers, explain_full_memory, first_on_machine
 
 CUDA = torch.device("cuda", 0)
+
+
+def open_in_order(rank: int, folder: Path) -> None:
+    dist.init_process_group("gloo", f"file://{folder / 'meeting'}", rank=rank, world_size=3)
+    machine, local = divmod(rank, 2)  # the third process is alone on a second machine
+    data = folder / f"data of machine {machine}"
+    with first_on_machine(Ranks(rank, 3, local, 2)):
+        if local == 0:
+            time.sleep(1)
+            data.write_text("whole")
+        (folder / f"{rank}").write_text(data.read_text() if data.exists() else "missing")
+    dist.destroy_process_group()
+
+
+def test_the_first_process_of_a_machine_opens_data_before_the_others(tmp_path: Path) -> None:
+    mp.spawn(open_in_order, args=(tmp_path,), nprocs=3)  # type: ignore[no-untyped-call]
+    assert [(tmp_path / str(rank)).read_text() for rank in range(3)] == ["whole"] * 3
 
 
 @pytest.mark.parametrize(

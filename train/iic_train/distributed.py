@@ -8,6 +8,8 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
+from typing import cast
 
 import torch
 import torch.distributed as dist
@@ -64,6 +66,21 @@ def join_ranks(device: str) -> Iterator[tuple[Ranks, torch.device]]:
         yield ranks, chosen
     finally:
         dist.destroy_process_group()
+
+
+@contextmanager
+def first_on_machine(ranks: Ranks) -> Iterator[None]:
+    """Let the first process of each machine leave the block before the others enter it, as long as that takes."""
+    if ranks.count == 1:
+        yield
+        return
+    group = cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=timedelta(days=1)))
+    if ranks.local:
+        dist.barrier(group)
+    yield
+    if not ranks.local:
+        dist.barrier(group)
+    dist.destroy_process_group(group)
 
 
 _TORCHRUN = (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0"), ("LOCAL_WORLD_SIZE", "1"))

@@ -12,7 +12,7 @@ import logging
 import math
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from iic_train.distributed import (
     average_statistics,
     choose_workers,
     explain_full_memory,
+    first_on_machine,
     join_ranks,
     sum_gradients,
 )
@@ -84,7 +85,8 @@ def train(
         DeviceError: There is no GPU, or its memory is full.
     """
     with join_ranks(device) as (ranks, chosen):
-        data = open_training_data(config, survey=survey, download=download)
+        with first_on_machine(ranks) if download else nullcontext():
+            data = open_training_data(config, survey=survey, download=download)
         if ranks.first:
             run = create_run(config, data.facts, runs, name)
         else:
@@ -126,10 +128,8 @@ def resume(
             if micro_batch is not None:
                 raise UsageError("`micro_batch` is for runs that learn without labels.")
             return resume_learning(resumed, epochs=epochs, device=device, progress=progress)
-        config = resumed.config
-        config = replace(
-            config, epochs=epochs or config.epochs, micro_batch=micro_batch or config.micro_batch
-        )
+        old = resumed.config
+        config = replace(old, epochs=epochs or old.epochs, micro_batch=micro_batch or old.micro_batch)
         data = open_training_data(config)
         if data.facts.get("fingerprint") != resumed.data.get("fingerprint"):
             raise DataError(f"The data is not what {run} was trained on: restore it, or start a new run.")

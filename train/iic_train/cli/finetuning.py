@@ -6,6 +6,7 @@ import typer
 
 from iic_geotools.cli import Quiet, Traceback, shell, show_progress
 from iic_geotools.cli.options import LabelField
+from iic_geotools.errors import UsageError
 from iic_train.cli.evaluation import open_run
 from iic_train.cli.options import (
     RUNS,
@@ -91,6 +92,17 @@ def finetune(
             )
             finish_learning(tuned, quiet)
             return
+        of_pixels = {
+            "scenes": scenes,
+            "label_class": label_class,
+            "label_field": label_field,
+            "steps": steps,
+            "lr": lr,
+            "name": name,
+            "mode": None if mode == SCENES_DEFAULTS.mode else mode,
+        }
+        if given := [f"`{option}`" for option, value in of_pixels.items() if value is not None]:
+            raise UsageError(f"Without `labels` there is no use for {', '.join(given)}.")
         from iic_train.distributed import choose_device
         from iic_train.finetune.image_runs import finetune_folds, finetune_run
         from iic_train.finetune.images import FinetuneSettings
