@@ -192,6 +192,10 @@ def _estimate(names: Sequence[str], values: NDArray[Any], ranges: Sequence[Pair]
             "scale and offset as `reflectance`."
         )
     if values.size == 0:
+        _LOG.warning(
+            "Nothing says how the values become reflectance, and no pixel holds data other than 0: they are assumed to "
+            "be reflectance x 10000; if they are not, give `reflectance`."
+        )
         return Radiometry((1 / SCALED,) * len(names), (0.0,) * len(names), "an estimate")
     gains, offsets = fit_world(values, ranges, known)
     radiometry = Radiometry(tuple(gains), tuple(offsets), "an estimate")

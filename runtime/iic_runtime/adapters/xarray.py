@@ -230,15 +230,12 @@ def _describe(image: xr.DataArray) -> SceneInfo:
     """Describe an array as a file is described."""
     count, height, width = image.shape
     grid = _grid(image)
-    # rioxarray turns integers into floats to mark pixels without data as NaN, and keeps the original type here.
-    kind = np.dtype(image.encoding.get("rasterio_dtype") or image.encoding.get("dtype") or image.dtype)
-    dtype = kind if np.issubdtype(image.dtype, np.floating) else image.dtype
     return SceneInfo(
         path=str(image.name or "The array"),
         grid=grid,
         descriptions=_band_names(image, count),
         interpretations=("undefined",) * count,
-        dtypes=(str(dtype),) * count,
+        dtypes=(str(_value_type(image)),) * count,
         nodatavals=(image.rio.nodata,) * count,
         masks=(None,) * count,
         files=(),
@@ -249,6 +246,17 @@ def _describe(image: xr.DataArray) -> SceneInfo:
             "its attributes scale_factor and add_offset",
         ),
     )
+
+
+def _value_type(image: xr.DataArray) -> np.dtype[Any]:
+    """Return the data type of the values: that of the file, as long as they are those of the file."""
+    encoding = image.encoding
+    # Only decoding by scale and offset puts these here, and what it has made are other numbers than the file's.
+    scaled = encoding.get("scale_factor") not in (None, 1) or encoding.get("add_offset") not in (None, 0)
+    if scaled or not np.issubdtype(image.dtype, np.floating):
+        return image.dtype
+    # rioxarray turns integers into floats to mark pixels without data as NaN, and keeps the original type here.
+    return np.dtype(encoding.get("rasterio_dtype") or encoding.get("dtype") or image.dtype)
 
 
 def _band_names(image: xr.DataArray, count: int) -> tuple[str | None, ...]:

@@ -198,6 +198,13 @@ def test_no_estimate_for_other_bands() -> None:
         choose_reflectance(None, "uint8", ("red", "swir16"), lambda: spread(((0, 255), (0, 255))))
 
 
+def test_what_is_assumed_of_a_scene_without_data_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    radiometry = choose_reflectance(None, "uint16", NAMES, lambda: np.empty((4, 0)))
+    assert radiometry.formula() == "value x 0.0001"
+    assert "no pixel holds data other than 0" in caplog.text
+    assert "assumed to be reflectance x 10000; if they are not, give `reflectance`." in caplog.text
+
+
 @pytest.mark.parametrize(("text", "pair"), [("0.0001,-0.1", (1e-4, -0.1)), ("1e-4", (1e-4, 0.0))])
 def test_scale_and_offset_as_text(text: str, pair: tuple[float, float]) -> None:
     assert parse_reflectance(text) == pair

@@ -77,9 +77,10 @@ def test_the_file_and_the_array_give_one_map(make_scene: MakeScene, model: Path,
     with rasterio.open(tmp_path / "again.tif") as dataset:
         assert dataset.nodata == 255
         assert np.array_equal(dataset.read(1), labels.values)
-    with rioxarray.open_rasterio(scene, masked=True) as masked:
-        assert masked.dtype == np.float32
-        assert segment(masked, model, device="cpu", threads=1).equals(labels)
+    for decoding in ({"masked": True}, {"mask_and_scale": True}):
+        with rioxarray.open_rasterio(scene, **decoding) as decoded:
+            assert decoded.dtype == np.float32
+            assert segment(decoded, model, device="cpu", threads=1).equals(labels)
 
 
 def test_nothing_is_computed_before_it_is_asked_for() -> None:

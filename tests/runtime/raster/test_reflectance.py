@@ -102,6 +102,25 @@ def test_arrays_with_coordinates(make_scene: MakeScene, model: Path) -> None:
         assert np.array_equal(given.values, expected)
 
 
+@pytest.mark.parametrize("shift", [0, 1000])
+def test_arrays_that_are_decoded_already(make_scene: MakeScene, model: Path, shift: int) -> None:
+    """Opened with `mask_and_scale`, the array holds reflectance, and its encoding says what it was made from."""
+    rioxarray = pytest.importorskip("rioxarray")
+    from iic_runtime.adapters.xarray import segment
+
+    values = TENTHOUSANDTHS + shift
+    values[:, :20, :30] = 0
+    scene = make_scene(values, nodata=0)
+    with rasterio.open(scene, "r+") as dataset:
+        dataset.scales, dataset.offsets = (1e-4,) * 4, (-shift / 1e4,) * 4
+    expected = mapped(scene, model)
+    assert len(np.unique(expected)) > 2
+    for chunks in (None, {"x": 33, "y": 20}):
+        image = rioxarray.open_rasterio(scene, chunks=chunks, mask_and_scale=True)
+        assert image.encoding["rasterio_dtype"] == "uint16"
+        assert np.array_equal(segment(image, model, device="cpu").values, expected)
+
+
 def test_a_stac_item_says_how(make_scene: MakeScene, model: Path, tmp_path: Path) -> None:
     scene = make_scene(LANDSAT_VALUES, "somewhere.tif")
     asset = {"href": scene.name, "roles": ["data"], "raster:bands": [{"scale": 2.75e-5, "offset": -0.2}] * 4}
