@@ -204,13 +204,15 @@ class Segmenter:
         def read(rect: Rect) -> tuple[NDArray[Any], Mask | None]:
             return image[:, *rect.slices], None if known is None else known[rect.slices]
 
-        def measure() -> NDArray[Any]:
-            return sample_values(read, image.shape[2], image.shape[1])
+        def measure(skip_empty: bool) -> NDArray[Any]:
+            return sample_values(read, image.shape[2], image.shape[1], skip_empty=skip_empty)
 
         if rescale == "auto":
-            function = Rescale(robust_ranges(measure()), card.value_range)
+            function = Rescale(robust_ranges(measure(False)), card.value_range)
         else:
-            radiometry = choose_reflectance(None, str(image.dtype), card.bands, measure, reflectance)
+            radiometry = choose_reflectance(
+                None, str(image.dtype), card.bands, lambda: measure(True), reflectance
+            )
             function = radiometry.rescale(card.value_range)
         return function.apply(image, card.dtype), known
 

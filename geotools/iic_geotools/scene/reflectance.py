@@ -55,7 +55,7 @@ def reflectance_of(
         bidx: The bands that are read, counted from 1.
         names: Names of these bands, for the estimate.
         measure: Function that returns values [bands, N] of pixels spread over the whole scene, without those that
-            are 0 in every band: `value_sample` with `skip_empty`.
+            are 0 in every band: `value_sample` or `sample_values` with `skip_empty`.
         reflectance: Scale and offset that the user gives: reflectance = value x scale + offset.
 
     Raises:

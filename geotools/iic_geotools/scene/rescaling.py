@@ -85,7 +85,7 @@ def parse_rescale(text: str) -> tuple[float, float]:
     return low, high
 
 
-def sample_values(read: Read, width: int, height: int) -> NDArray[Any]:
+def sample_values(read: Read, width: int, height: int, *, skip_empty: bool = False) -> NDArray[Any]:
     """The values [bands, N] of valid pixels in windows spread evenly over the scene.
 
     If these hold hardly any data, as in a mosaic of a few strips, twice as many windows are read, and so on.
@@ -94,7 +94,10 @@ def sample_values(read: Read, width: int, height: int) -> NDArray[Any]:
         read: Function that returns the values [bands, H, W] of a rectangle and which of its pixels are valid.
         width: Width of the scene in pixels.
         height: Height of the scene in pixels.
+        skip_empty: Whether pixels that are 0 in every band are left out, even if they count as data.
     """
+    if skip_empty:
+        read = _without_empty(read)
     per_side = WINDOWS_PER_SIDE
     most_per_side = min(MOST_WINDOWS_PER_SIDE, -(-max(width, height) // WINDOW))
     values = _sample(read, spread_windows(width, height, per_side))
@@ -114,6 +117,15 @@ def robust_ranges(values: NDArray[Any]) -> tuple[Pair, ...]:
         return ((0.0, 1.0),) * len(values)
     ranges = np.percentile(values, PERCENTILES, axis=1, method="inverted_cdf").T.astype(np.float64).tolist()
     return tuple((low, high if low < high else low + 1.0) for low, high in ranges)
+
+
+def _without_empty(read: Read) -> Read:
+    def read_filled(rect: Rect) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
+        values, valid = read(rect)
+        filled = (values != 0).any(0)
+        return values, filled if valid is None else filled & valid
+
+    return read_filled
 
 
 def _sample(read: Read, windows: Iterable[Rect]) -> NDArray[Any]:

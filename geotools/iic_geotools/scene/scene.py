@@ -157,16 +157,13 @@ def value_sample(source: SceneSource, info: SceneInfo, *, skip_empty: bool = Fal
             if not scene.may_hold_data(rect):
                 return np.empty((len(raw.bidx), 0, 0), dtype), None
             pixels = scene.read(rect)
-            valid = pixels.valid
             blank = (pixels.values == 0).all(0)
-            if valid is not None:
-                blank &= valid
+            if pixels.valid is not None:
+                blank &= pixels.valid
             zeros, total = zeros + int(blank.sum()), total + rect.area
-            if skip_empty and blank.any():
-                valid = ~blank if valid is None else valid & ~blank
-            return pixels.values, valid
+            return pixels.values, pixels.valid
 
-        values = sample_values(read, info.grid.width, info.grid.height)
+        values = sample_values(read, info.grid.width, info.grid.height, skip_empty=skip_empty)
     if source.nodata is None and not source.masked and zeros > BORDER * total:
         _LOG.warning(
             "%.1f %% of %s is 0 in every band and counts as data; if it is an empty border, give `nodata` 0.",

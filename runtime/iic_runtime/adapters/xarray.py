@@ -202,12 +202,7 @@ def _choose_reading(
         return pixels.values, pixels.valid
 
     def measure(skip_empty: bool) -> NDArray[Any]:
-        def read_known(rect: Rect) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
-            values, valid = read(rect)
-            known = (values != 0).any(0)
-            return values, known if valid is None else known & valid
-
-        return sample_values(read_known if skip_empty else read, info.grid.width, info.grid.height)
+        return sample_values(read, info.grid.width, info.grid.height, skip_empty=skip_empty)
 
     return replace(source, rescale=choose_rescale(info, bidx, card, measure, rescale, reflectance))
 

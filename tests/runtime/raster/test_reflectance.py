@@ -86,6 +86,20 @@ def test_arrays(make_scene: MakeScene, model: Path) -> None:
     assert np.array_equal(segment(LANDSAT_VALUES, reflectance=(2.75e-5, -0.2)).labels, expected)
 
 
+def test_an_empty_border_of_an_array_decides_nothing(
+    make_scene: MakeScene, model: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Sentinel-2 shifted by 1000, with a border of zeros that is not declared as nodata."""
+    spectra = np.array([[300, 500, 600, 100], [200, 400, 200, 3500], [2000, 1500, 1000, 3000]])
+    values = np.kron(spectra.T[:, None], np.ones((1, 70, 30))) + landscape(70, 90) + 1000
+    image = np.pad(values.astype(np.uint16), ((0, 0), (0, 0), (20, 0)))
+    expected = mapped(make_scene(image), model)
+    assert len(np.unique(expected)) > 1
+    with caplog.at_level(logging.INFO):
+        assert np.array_equal(Segmenter(model, device="cpu")(image).labels, expected)
+    assert "since baseline 04.00" in caplog.text
+
+
 def test_arrays_with_coordinates(make_scene: MakeScene, model: Path) -> None:
     rioxarray = pytest.importorskip("rioxarray")
     from iic_runtime.adapters.xarray import segment
