@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from iic_geotools.classmap.classes import MapClass, distinct_colours
 from iic_geotools.classmap.provenance import NAMED_BY
 from iic_geotools.errors import ModelError, OutputError, UsageError
-from iic_geotools.files import check_name, write_atomically
+from iic_geotools.files import check_apart, check_name, write_atomically
 from iic_geotools.progress import OnProgress, silent
 from iic_geotools.scene.info import describe
 from iic_geotools.scene.points import clicked_places
@@ -39,7 +39,7 @@ from iic_runtime.naming.clicks import Observations, Outputs, observe, read_click
 from iic_runtime.naming.clusters import name_by_majority
 from iic_runtime.naming.fitting import Judgement, advise, fit_head, unstandardised
 from iic_runtime.naming.regression import Floats
-from iic_runtime.naming.suggestions import check_places, find_unsure_places, write_places
+from iic_runtime.naming.suggestions import check_places, find_unsure_places, scene_files, write_places
 from iic_runtime.raster.model_input import choose_reading
 from iic_runtime.segmenter import Segmenter
 
@@ -125,10 +125,10 @@ def name_model(
     """
     out, places = Path(out), None if suggestions is None else Path(suggestions)
     file = find_model(model)
-    _check(file, out, places, overwrite)
+    info = describe(os.fspath(scene))
+    _check(file, out, places, [Path(labels), *scene_files(info)], overwrite)
     if not 0 <= smoothing <= MOST_SMOOTHING:
         raise UsageError(f"`smoothing` must be 0 to {MOST_SMOOTHING} pixels, not {smoothing}.")
-    info = describe(os.fspath(scene))
     card = file.card
     reading = choose_reading(
         info, card, bands=bands, nodata=nodata, rescale=rescale, reflectance=reflectance, match_gsd=match_gsd
@@ -178,13 +178,18 @@ def name_model(
     )
 
 
-def _check(file: ModelFile, out: Path, suggestions: Path | None, overwrite: bool) -> None:
+def _check(
+    file: ModelFile, out: Path, suggestions: Path | None, inputs: Sequence[Path], overwrite: bool
+) -> None:
     """Refuse before any work what could not be done or written after it."""
     if file.engine is not None or file.card.task != "segmentation":
         raise UsageError(f"{file.path} is not an .onnx model that labels pixels; give one.")
     if out.suffix.lower() != ".onnx":
         raise UsageError(f"{out} must end in .onnx.")
-    check_name(out)
+    outputs = [out] if suggestions is None else [out, suggestions]
+    for output in outputs:
+        check_name(output)
+    check_apart(outputs, [file.path, *inputs])
     if not out.parent.is_dir():
         raise OutputError(f"There is no folder {out.parent} to write {out.name} to; make it first.")
     if out.exists() and not overwrite:

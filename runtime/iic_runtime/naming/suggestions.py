@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from iic_geotools.classmap.classes import NODATA
 from iic_geotools.errors import OutputError, SceneError, UsageError
-from iic_geotools.files import check_folder, check_name, replacement
+from iic_geotools.files import check_apart, check_folder, check_name, replacement
 from iic_geotools.geobox import GeoBox
 from iic_geotools.packages import pyogrio, require_vector, shapely
 from iic_geotools.progress import OnProgress, Progress, silent
-from iic_geotools.scene.info import describe
+from iic_geotools.scene.info import SceneInfo, describe
 from iic_geotools.scene.rescaling import Pair
 from iic_geotools.scene.scene import Pixels, SceneSource
 from iic_geotools.tiling import Tile, TileGrid
@@ -97,8 +97,9 @@ def suggest_places(
     check_places(out, overwrite)
     if count < 1:
         raise UsageError(f"`count` must be at least 1, not {count}.")
-    segmenter = Segmenter(model, device=device, threads=threads, tile=TILE)
     info = describe(os.fspath(scene))
+    check_apart([out], scene_files(info))
+    segmenter = Segmenter(model, device=device, threads=threads, tile=TILE)
     reading = choose_reading(
         info,
         segmenter.card,
@@ -114,6 +115,11 @@ def suggest_places(
         raise SceneError(f"No area of {scene} holds enough data to suggest a place in it.")
     write_places(out, places, grid)
     return places
+
+
+def scene_files(info: SceneInfo) -> list[Path]:
+    """Return the files that a scene is read from, which no output may replace."""
+    return [Path(info.path), *map(Path, info.files)]
 
 
 def check_places(out: Path, overwrite: bool) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pyogrio
 import pytest
 import rasterio
+from rasterio.shutil import copy
 from support.scenes import landscape, write_points, write_raster
 from support.tiny_onnx import make_model
 
@@ -240,14 +241,40 @@ def test_labels_that_cannot_be_right(
 
 def test_outputs_that_cannot_be_written(scene: Path, model: Path, tmp_path: Path) -> None:
     clicks = draw(tmp_path / "clicks.gpkg", 3)
+    earlier = tmp_path / "earlier.onnx"
+    earlier.write_bytes(b"a model")
     with pytest.raises(OutputError, match="exists"):
-        name_model(model, clicks, scene, model)
+        name_model(model, clicks, scene, earlier)
     with pytest.raises(UsageError, match="must end in"):
         name_model(model, clicks, scene, tmp_path / "n.pt")
     with pytest.raises(OutputError, match="no folder"):
         name_model(model, clicks, scene, tmp_path / "no" / "n.onnx")
     with pytest.raises(UsageError, match="are written as"):
         name_model(model, clicks, scene, tmp_path / "n.onnx", suggestions=tmp_path / "p.shp")
+
+
+def test_no_input_is_replaced(scene: Path, model: Path, tmp_path: Path) -> None:
+    """Not even with `overwrite`, which the QGIS plugin always gives."""
+    clicks, out = draw(tmp_path / "clicks.gpkg", 3), tmp_path / "n.onnx"
+    image = tmp_path / "image.gpkg"
+    with rasterio.open(scene) as dataset:
+        values = dataset.read()
+    write_raster(image, values, driver="GPKG")
+    virtual = tmp_path / "image.vrt"
+    copy(image, virtual, driver="VRT")
+    inputs = {file: file.read_bytes() for file in (clicks, image, model)}
+    bands = ["1", "2", "3", "4"]
+    with pytest.raises(UsageError, match=r"clicks\.gpkg is an input; give the output another name"):
+        name_model(model, clicks, scene, out, suggestions=tmp_path / "." / clicks.name, overwrite=True)
+    with pytest.raises(UsageError, match=r"model\.onnx is an input"):
+        name_model(model, clicks, scene, model, overwrite=True)
+    for source in (image, virtual):
+        with pytest.raises(UsageError, match=r"image\.gpkg is an input"):
+            name_model(model, clicks, source, out, bands=bands, suggestions=image, overwrite=True)
+        with pytest.raises(UsageError, match=r"image\.gpkg is an input"):
+            suggest_places(model, source, image, bands=bands, overwrite=True)
+    assert not out.exists()
+    assert all(file.read_bytes() == content for file, content in inputs.items())
 
 
 def test_labels_on_nodata_are_left_out(
