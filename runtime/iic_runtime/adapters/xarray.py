@@ -1,6 +1,5 @@
 """`segment` for xarray: arrays with coordinates to maps with coordinates, at once or lazily with Dask."""
 
-import logging
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -22,9 +21,8 @@ from iic_runtime.adapters.segmenter_cache import get_segmenter, keep_segmenter
 from iic_runtime.engine.base import Device, EngineSpec, LabelArray
 from iic_runtime.model.card import Card
 from iic_runtime.model.file import ModelFile
-from iic_runtime.model.select import describe_misfit, ground_resolution
 from iic_runtime.raster.label_parts import confidence_layer
-from iic_runtime.raster.model_input import choose_bands, choose_rescale
+from iic_runtime.raster.model_input import choose_bands, choose_rescale, warn_about_misfit
 from iic_runtime.segmenter import Segmenter, SegmenterPool
 
 try:
@@ -33,7 +31,6 @@ try:
 except ImportError as error:
     raise MissingPackageError.for_extra("rioxarray", "xarray") from error
 
-_LOG = logging.getLogger(__name__)
 PathLike = str | os.PathLike[str]
 # The engine uses every core by itself; two chunks at once would only take twice the memory.
 _running = Lock()
@@ -54,7 +51,10 @@ def segment(
     threads: int | None = None,
     max_memory: int | None = None,
 ) -> xr.DataArray | xr.Dataset:
-    """Label an image; the labels are those of `segment_raster`, whatever the chunks.
+    """Label an image; the labels are those of `segment_raster` with `match_gsd=False`, whatever the chunks.
+
+    An array is labelled as it is. By default `segment_raster` reads a scene that is finer than what the model is made
+    for at the model's resolution, and its map is another one then; a warning says to resample such an array first.
 
     Args:
         da: An image with a band dimension and two spatial dimensions that rioxarray knows. If it is chunked, the
@@ -88,8 +88,8 @@ def segment(
     image = _as_image(da)
     info = _describe(image)
     segmenter = pool.for_scene(info)
-    if warning := describe_misfit(segmenter.card, ground_resolution(info.grid)):
-        _LOG.warning("%s.", warning)
+    cure = "resample it to {:.3g} m first, e.g. with da.rio.reproject"
+    warn_about_misfit(info.grid, segmenter.card, cure)
     keep_segmenter(segmenter)
     label = _LabelBlock(
         _choose_reading(image, info, segmenter.card, bands, nodata, rescale, reflectance),

@@ -190,7 +190,7 @@ def _choose_grid(info: SceneInfo, card: Card, match_gsd: bool | None) -> GeoBox 
         finer = own is not None and size is not None and own < size and grid.crs is not None
         match_gsd = finer and describe_misfit(card, own) is not None
     if not match_gsd:
-        _warn_about_misfit(grid, card)
+        warn_about_misfit(grid, card, "`match_gsd` reads the scene at {:.3g} m")
         return None
     if size is None:
         raise ModelError(
@@ -218,11 +218,17 @@ def _choose_grid(info: SceneInfo, card: Card, match_gsd: bool | None) -> GeoBox 
     return GeoBox(width, height, scaled, grid.crs)
 
 
-def _warn_about_misfit(grid: GeoBox, card: Card) -> None:
+def warn_about_misfit(grid: GeoBox, card: Card, cure: str) -> None:
+    """Warn if a scene is read with pixels that the model is not made for.
+
+    Args:
+        grid: The grid that the scene is read on.
+        card: The card of the model.
+        cure: What to do if they are too fine, with a place for the size in metres that they should have.
+    """
     size = ground_resolution(grid)
     warning, matching = describe_misfit(card, size), matching_size(card, size)
     if warning is None:
         return
     finer = size is not None and matching is not None and size < matching
-    advice = f"`match_gsd` reads the scene at {matching:.3g} m" if finer else "train a model on such scenes"
-    _LOG.warning("%s; %s.", warning, advice)
+    _LOG.warning("%s; %s.", warning, cure.format(matching) if finer else "train a model on such scenes")

@@ -83,6 +83,22 @@ def test_the_file_and_the_array_give_one_map(make_scene: MakeScene, model: Path,
             assert segment(decoded, model, device="cpu", threads=1).equals(labels)
 
 
+@pytest.mark.parametrize(
+    ("gsd", "advice"), [(1.0, "resample it to 1 m first, e.g. with da.rio.reproject"), (0.2, "train a model")]
+)
+def test_an_array_is_never_read_at_another_resolution(
+    make_scene: MakeScene, tmp_path: Path, caplog: pytest.LogCaptureFixture, gsd: float, advice: str
+) -> None:
+    """A file whose pixels of 0.5 m are too fine for the model is; the warning says what to do instead."""
+    scene, model, out = make_scene(landscape(60, 80)), tmp_path / "sized.onnx", tmp_path / "map.tif"
+    model.write_bytes(make_model(gsd=gsd))
+    segment_raster(scene, out, model, device="cpu", match_gsd=False)
+    caplog.clear()
+    with rioxarray.open_rasterio(scene) as da, rasterio.open(out) as dataset:
+        assert np.array_equal(segment(da, model, device="cpu").values, dataset.read(1))
+    assert f"so the map may be poor; {advice}" in caplog.text
+
+
 def test_nothing_is_computed_before_it_is_asked_for() -> None:
     import dask.array
 
