@@ -152,8 +152,10 @@ class PartFolder:
                 ) from error
             finally:
                 if resumable and self.path.exists() and self._count():
+                    # Without `resume` the same command would begin by removing what is done.
+                    advice = "to resume" if resume else "with `resume` to use it"
                     _LOG.warning(
-                        "What is done is kept in %s; run the same command again to resume.", self.path
+                        "What is done is kept in %s; run the same command again %s.", self.path, advice
                     )
                 else:
                     self.remove()

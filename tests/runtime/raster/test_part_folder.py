@@ -270,6 +270,23 @@ def test_ctrl_c_says_how_to_resume(slow_scene: Path, model: Path, tmp_path: Path
     assert start(slow_scene, out, "--model", model, "--tile", 64, "--device", "cpu").wait() == 0
 
 
+@pytest.mark.parametrize("resume", [True, False])
+def test_an_interrupted_run_says_a_way_to_resume_that_works(
+    slow_scene: Path,
+    model: Path,
+    interrupted: Path,
+    caplog: pytest.LogCaptureFixture,
+    resume: bool,
+) -> None:
+    caplog.clear()
+    options = {"tile": 64, "device": "cpu"}
+    with pytest.raises(Stop):
+        segment_raster(slow_scene, interrupted, model, **options, resume=resume, progress=stop_after(60))
+    advice = "again to resume." if resume else "again with `resume` to use it."
+    assert f"run the same command {advice}" in caplog.text
+    assert segment_raster(slow_scene, interrupted, model, **options).parts_reused
+
+
 @pytest.mark.parametrize("placed", [0, 1, 2])
 def test_killed_while_results_are_put_in_place(
     slow_scene: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, placed: int
