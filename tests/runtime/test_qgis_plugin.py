@@ -103,3 +103,13 @@ def test_the_documentation_shows_every_algorithm_with_its_parameters() -> None:
         assert f"\n| {title} | " in page
         keys = re.findall(r"(?:^| )([A-Z_]+)=", shown[name])
         assert [key for key in keys if f'"{key}"' not in code] == []
+
+
+def test_only_what_keeps_its_parts_is_said_to_resume() -> None:
+    page = (PLUGIN.parents[1] / "docs" / "embedding-qgis.md").read_text()
+    (sentence,) = re.findall(r"[^.]*\bresumes?\b[^.]*\.", page)
+    assert "Segment raster" in sentence
+    assert "Clean map" not in sentence
+    source = "".join(file.read_text() for file in (PLUGIN / "iic_segment").glob("*.py"))
+    blocks = re.findall(r'NAME, TITLE = "(\w+)"(.+?)(?=\nclass |\Z)', source, re.S)
+    assert [name for name, code in blocks if "resumes" in code] == ["segmentraster"]

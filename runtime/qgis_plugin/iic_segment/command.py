@@ -145,7 +145,7 @@ def _lines(process: subprocess.Popen[str], cancelled: Callable[[], bool]) -> Any
     while ended < 2:
         if cancelled() and not interrupted:
             interrupted = True
-            # When interrupted, the command keeps its finished parts, so that the next run resumes.
+            # An interrupted command cleans up, and iic-segment-raster keeps its finished parts for the next run.
             process.send_signal(signal.SIGTERM if sys.platform == "win32" else signal.SIGINT)
         try:
             name, line = lines.get(timeout=POLL_SECONDS)

@@ -41,7 +41,7 @@ class CleanMap(CommandAlgorithm):
         "direction; 0 does not smooth. This comes first.\n"
         "Minimum mapping unit: a patch below so many square metres takes the class that it has the longest border "
         "with; 0 leaves all patches.\n\n"
-        "A run that was cancelled resumes when it is started again with the same output file."
+        "A run that was cancelled leaves nothing behind, and starts from the beginning the next time."
     )
 
     def inputs(self) -> tuple[Any, ...]:
