@@ -64,7 +64,8 @@ def write_outputs(plan: Plan, parts: MapParts, folder: PartFolder) -> None:
     if outputs.stats and outputs.stats_by:
         from iic_geotools.products.zones import zone_statistics
 
-        zone_statistics(map_file, outputs.stats_by, temporary(outputs.stats))
+        # An earlier run that was killed may have left its own there.
+        zone_statistics(map_file, outputs.stats_by, temporary(outputs.stats), overwrite=True)
     whole = outputs.stats if not outputs.stats_by else None
     areas = class_areas(map_file, classes) if whole or outputs.preview or outputs.web else None
     if whole and areas:

@@ -275,6 +275,29 @@ def test_statistics_by_polygon(make_scene: MakeScene, model: Path, tmp_path: Pat
         segment_raster(scene, out, model, device="cpu", stats=stats, stats_by=zones, keep=True)
 
 
+def test_statistics_by_polygon_that_a_run_has_written_are_written_again(
+    make_scene: MakeScene, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that ends between the statistics and the preview resumes."""
+    from iic_geotools.products import preview
+
+    zones, _ = triangle(tmp_path, "EPSG:4326")
+    scene, out = make_scene(landscape(300, 400)), tmp_path / "map.tif"
+    names = {"stats": "areas.gpkg", "preview": "preview.png"}
+    options = {"device": "cpu", "stats_by": zones} | {key: tmp_path / name for key, name in names.items()}
+
+    def stop(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(preview, "preview", stop)
+        with pytest.raises(KeyboardInterrupt):
+            segment_raster(scene, out, model, **options)
+    assert list((tmp_path / "map.tif.parts").glob("*.gpkg"))
+    assert segment_raster(scene, out, model, **options).parts_reused
+    assert all((tmp_path / name).exists() for name in names.values())
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
