@@ -1,10 +1,15 @@
 """Small files of web servers, such as items of catalogues. Rasters are read by GDAL."""
 
 import time
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from iic_geotools import __version__
 from iic_geotools.errors import SceneError
+
+if TYPE_CHECKING:
+    from http.client import HTTPResponse
+    from urllib.request import Request
 
 TIMEOUT = 10.0
 """Seconds that a server may be silent."""
@@ -34,30 +39,50 @@ def fetch(address: str) -> bytes:
     # Imported here because few runs need them.
     from http.client import HTTPException
     from urllib.error import HTTPError
-    from urllib.request import Request, urlopen
+    from urllib.request import Request
 
-    for delay in (*RETRY_AFTER, None):
-        try:
-            with urlopen(Request(address, headers=_HEADERS), timeout=TIMEOUT) as answer:
-                content: bytes = answer.read(LARGEST + 1)
-            break
-        except HTTPError as error:
-            error.close()
-            if delay is None or error.code not in BUSY:
-                reason = f"{error.code} {error.reason}"
-                raise SceneError(
-                    f"{_short(address)} cannot be read ({reason}); check the address."
-                ) from error
-            time.sleep(delay)
-        except (OSError, HTTPException, ValueError) as error:
-            reason = str(getattr(error, "reason", "") or error or type(error).__name__)
-            raise SceneError(
-                f"{_short(address)} cannot be read ({reason}); check the address, and that {urlsplit(address).netloc} "
-                "can be reached."
-            ) from error
+    try:
+        with send(Request(address, headers=_HEADERS)) as answer:
+            content = answer.read(LARGEST + 1)
+    except HTTPError as error:
+        error.close()
+        reason = f"{error.code} {error.reason}"
+        raise SceneError(f"{_short(address)} cannot be read ({reason}); check the address.") from error
+    except (OSError, HTTPException, ValueError) as error:
+        reason = str(getattr(error, "reason", "") or error or type(error).__name__)
+        raise SceneError(
+            f"{_short(address)} cannot be read ({reason}); check the address, and that {urlsplit(address).netloc} "
+            "can be reached."
+        ) from error
     if len(content) > LARGEST:
         raise SceneError(f"{_short(address)} has more than {LARGEST >> 20} MB; give a shorter list.")
     return content
+
+
+def send(request: "Request") -> "HTTPResponse":
+    """Send a request to a web server, again after a while if it is busy, and return its answer, which is to be closed.
+
+    Args:
+        request: The request.
+
+    Raises:
+        HTTPError: The server refuses, or is still busy after the last time.
+        OSError: The server cannot be reached, or does not answer.
+        HTTPException: Its answer cannot be understood.
+    """
+    from urllib.error import HTTPError
+    from urllib.request import urlopen
+
+    for delay in (*RETRY_AFTER, None):
+        try:
+            answer: HTTPResponse = urlopen(request, timeout=TIMEOUT)
+            break
+        except HTTPError as error:
+            if delay is None or error.code not in BUSY:
+                raise
+            error.close()
+            time.sleep(delay)
+    return answer
 
 
 def _short(address: str) -> str:

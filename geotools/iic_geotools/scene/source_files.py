@@ -11,6 +11,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 from xml.etree import ElementTree
 
+from iic_geotools.addresses import send
 from iic_geotools.errors import SceneError
 from iic_geotools.gdal import (
     NETWORK_VARIABLE,
@@ -22,8 +23,6 @@ from iic_geotools.gdal import (
 )
 from iic_geotools.scene.vectors import read_names
 
-HTTP_TIMEOUT = 10.0
-"""Seconds that a server may take to say which version of a file it has."""
 MOST_FILES = 100_000
 """Rasters of more files are not identified: to look at all of them would take minutes."""
 _SIDECARS = (".aux.xml", ".msk", ".ovr")
@@ -246,10 +245,10 @@ def _add_remote(address: str, sources: _Collection) -> None:
         return
     # Imported here because few runs need them.
     from http.client import HTTPException
-    from urllib.request import Request, urlopen
+    from urllib.request import Request
 
     try:
-        with urlopen(Request(address, method="HEAD"), timeout=HTTP_TIMEOUT) as answer:
+        with send(Request(address, method="HEAD")) as answer:
             tag, size, time = (answer.headers.get(key) for key in ("ETag", "Content-Length", "Last-Modified"))
     except HTTPException as error:
         raise _NotIdentifiedError(address) from error

@@ -138,21 +138,22 @@ class Plan:
         writing += [] if outputs.stats_by is None else [digest(outputs.stats_by)]
         return sha256(json.dumps([labels, writing], sort_keys=True).encode()).hexdigest()
 
-    def check_sources(self) -> None:
-        """Make sure that the scene is still the one that the run began with.
+    def changed_source(self) -> str | None:
+        """Return the name of a file of the scene that is not as it was when the run began; None if there is none.
 
         Raises:
-            SceneError: A file of the scene has changed, so that the parts may be a mixture of two scenes.
+            SceneError: It cannot be found out, e.g. because a server does not answer.
         """
         if self.sources is None:
-            return
-        now = {source.name: source for source in identify_sources(self.scene.path, self.scene.files) or ()}
-        changed = [source.name for source in self.sources if now.get(source.name) != source]
-        if changed:
+            return None
+        present = identify_sources(self.scene.path, self.scene.files)
+        if present is None:
             raise SceneError(
-                f"{changed[0]} changed while it was being mapped, so the map would be a mixture of both versions; run "
-                "the same command again."
+                f"It cannot be checked whether {self.scene.title} changed while it was being mapped; make sure that it "
+                "can be read, and run the same command again to resume."
             )
+        now = {source.name: source for source in present}
+        return next((source.name for source in self.sources if now.get(source.name) != source), None)
 
     def for_workers(self, threads: int | None) -> "Plan":
         """Return the plan for processes in other folders, whose engines have `threads` threads."""

@@ -299,11 +299,13 @@ def _announce(plan: Plan) -> None:
 
 def _check_sources(plan: Plan, folder: PartFolder) -> None:
     """Refuse to make a map from parts of two versions of a scene, and remove them."""
-    try:
-        plan.check_sources()
-    except SceneError:
+    changed = plan.changed_source()
+    if changed is not None:
         folder.remove()
-        raise
+        raise SceneError(
+            f"{changed} changed while it was being mapped, so the map would be a mixture of both versions; run the "
+            "same command again."
+        )
 
 
 def _label_missing(

@@ -1,7 +1,7 @@
 """Scenes by address: items of catalogues on a server, one asset per band, under the mask of their clouds."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,10 @@ from support.tiny_onnx import make_model
 from support.web import WebServer, serve
 from typer.testing import CliRunner
 
+from iic_geotools import addresses
 from iic_geotools.errors import SceneError, UsageError
 from iic_geotools.gdal import NETWORK_VARIABLE
+from iic_geotools.progress import Progress
 from iic_geotools.scene.info import describe
 from iic_runtime import segment_raster, segment_rasters
 from iic_runtime.cli.segment_raster import app
@@ -128,6 +130,38 @@ def test_a_run_over_addresses_resumes(
     assert again[0].summary.made_before
 
 
+def busy_at_the_end(server: WebServer, times: int) -> Callable[[Progress], None]:
+    """Make a server refuse requests when everything is labelled."""
+
+    def on_progress(moment: Progress) -> None:
+        if moment.stage == "segment" and moment.done == moment.total:
+            server.be_busy(times)
+
+    return on_progress
+
+
+def test_a_server_that_is_busy_at_the_end_is_asked_again(
+    server: WebServer, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(addresses, "RETRY_AFTER", (0.01, 0.01))
+    settings: dict[str, Any] = {"asset": RGBN, "device": "cpu", "progress": busy_at_the_end(server, 2)}
+    segment_raster(server.url("item.json"), tmp_path / "map.tif", model, **settings)
+    assert (tmp_path / "map.tif").exists()
+
+
+def test_a_server_that_gives_no_version_at_the_end_costs_no_parts(
+    server: WebServer, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(addresses, "RETRY_AFTER", (0.01, 0.01))
+    scene, out = server.url("item.json"), tmp_path / "map.tif"
+    settings: dict[str, Any] = {"asset": RGBN, "device": "cpu"}
+    with pytest.raises(SceneError, match=r"cannot be checked whether .* changed .* again to resume"):
+        segment_raster(scene, out, model, progress=busy_at_the_end(server, 3), **settings)
+    assert not out.exists()
+    assert segment_raster(scene, out, model, **settings).parts_reused
+    assert out.exists()
+
+
 def test_lists_of_items_at_addresses(
     server: WebServer, item: dict[str, Any], model: Path, tmp_path: Path
 ) -> None:
@@ -195,8 +229,11 @@ def test_servers_are_asked_for_the_assets_only(server: WebServer, model: Path, t
     assert {file for file in files if not file.lower().endswith(".msk")} == {"item.json", "SCL.tif", *FILES}
 
 
-def test_a_server_that_is_busy_is_asked_again(server: WebServer, model: Path, tmp_path: Path) -> None:
-    server.be_busy(2)  # one for us, who ask for its version, and one for GDAL
+def test_a_server_that_is_busy_is_asked_again(
+    server: WebServer, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(addresses, "RETRY_AFTER", (0.01,))
+    server.be_busy(3)  # two for us, who ask for its version, and one for GDAL
     code, output = run(server.url("B04.tif"), tmp_path / "map.tif", "--model", model, "--bands", "1,1,1,1")
     assert code == 2, output
     assert "names a band of the scene twice" in output, "the scene could be opened"
