@@ -1,7 +1,6 @@
 """Files that are either whole or not there, and what is checked about outputs before any work."""
 
 import errno
-import hashlib
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
@@ -68,12 +67,6 @@ def sync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
-
-
-def digest(path: Path) -> str:
-    """SHA-256 of the content of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def put_in_place(source: Path, target: Path) -> None:

@@ -103,6 +103,19 @@ def read_zones(path: Path, grid: GeoBox) -> Zones:
     return Zones(shapes, pieces, owners, pixels)
 
 
+def zones_digest(path: Path) -> str:
+    """A checksum of the polygons of a vector file and of their fields.
+
+    Args:
+        path: Path of the file.
+
+    Raises:
+        SceneError: The file cannot be read, has no CRS or no polygon.
+        MissingPackageError: Vector files cannot be read here.
+    """
+    return _read(path).digest
+
+
 def _read(path: Path) -> Shapes:
     shapes = read_shapes(path, "The zones", None, keep_empty=True)
     if not len(shapes.geometries):

@@ -6,6 +6,7 @@ pyogrio brings a GDAL of its own, which knows nothing of what rasterio was told.
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 from warnings import catch_warnings, simplefilter
@@ -34,6 +35,16 @@ class Shapes:
     crs: str | None
     fields: Mapping[str, NDArray[Any]]
     numbers: NDArray[np.int64]
+
+    @property
+    def digest(self) -> str:
+        """A checksum of all of it: a vector file may be a folder or lie in an archive, and has no bytes of its own."""
+        content = sha256(repr((self.crs, self.numbers.tolist())).encode())
+        for shape in shapely.to_wkb(self.geometries):
+            content.update(shape)
+        for name, values in self.fields.items():
+            content.update(repr((name, values.dtype.str, values.tolist())).encode())
+        return content.hexdigest()
 
 
 def list_fields(path: Path, what: str) -> list[str]:

@@ -14,7 +14,6 @@ from affine import Affine
 from iic_geotools import __version__
 from iic_geotools.classmap.classes import MapClass
 from iic_geotools.errors import SceneError
-from iic_geotools.files import digest
 from iic_geotools.gdal import is_text, network_options
 from iic_geotools.geobox import GeoBox
 from iic_geotools.scene.info import SceneInfo
@@ -134,8 +133,12 @@ class Plan:
             del labels["source"]["path"]
         outputs = self.outputs
         products = [outputs.min_area, outputs.simplify, asdict(outputs.cleaning)]
-        writing = [self._cut_manifest(), dict(outputs.creation), products]
-        writing += [] if outputs.stats_by is None else [digest(outputs.stats_by)]
+        writing: list[Any] = [self._cut_manifest(), dict(outputs.creation), products]
+        if outputs.stats_by is not None:
+            # Imported here because few runs need it and what it imports.
+            from iic_geotools.products.zone_files import zones_digest
+
+            writing.append(zones_digest(outputs.stats_by))
         return sha256(json.dumps([labels, writing], sort_keys=True).encode()).hexdigest()
 
     def changed_source(self) -> str | None:

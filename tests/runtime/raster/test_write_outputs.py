@@ -4,6 +4,7 @@ import csv
 import html
 import json
 import logging
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from PIL import Image
 from rasterio.features import geometry_mask
 from rasterio.transform import from_origin
 from rasterio.warp import transform_geom
-from shapely import from_geojson, from_wkb
+from shapely import from_geojson, from_wkb, to_wkb
 from support.scenes import landscape
 from support.tiny_onnx import make_model
 from typer.testing import CliRunner
@@ -270,9 +271,35 @@ def test_statistics_by_polygon(make_scene: MakeScene, model: Path, tmp_path: Pat
     assert float(row["covered"]) == pytest.approx(1)
     summary = segment_raster(scene, out, model, device="cpu", stats=stats, stats_by=zones, keep=True)
     assert summary.made_before
-    zones.write_text(zones.read_text().replace("}]", "}] "))
-    with pytest.raises(OSError, match="exists"):
-        segment_raster(scene, out, model, device="cpu", stats=stats, stats_by=zones, keep=True)
+    text = zones.read_text()
+    longitude = text.partition("[[[")[2].partition(",")[0]
+    for other in (
+        text.replace('"properties": {}', '"properties": {"name": "west"}'),
+        text.replace(longitude, longitude[:-6]),
+    ):
+        assert other != text
+        zones.write_text(other)
+        with pytest.raises(OSError, match="exists"):
+            segment_raster(scene, out, model, device="cpu", stats=stats, stats_by=zones, keep=True)
+
+
+@pytest.mark.parametrize("name", ["zones.gdb", "/vsizip/zones.zip/aoi.geojson"])
+def test_statistics_by_polygons_in_a_folder_or_an_archive(
+    make_scene: MakeScene, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    zones, shape = triangle(tmp_path, "EPSG:4326")
+    with zipfile.ZipFile(tmp_path / "zones.zip", "w") as archive:
+        archive.write(zones, zones.name)
+    kind = {"geometry_type": "Polygon", "crs": "EPSG:32631"}
+    wkb = np.array([to_wkb(from_geojson(json.dumps(shape)))], object)
+    pyogrio.raw.write(tmp_path / "zones.gdb", wkb, [], [], driver="OpenFileGDB", **kind)
+    monkeypatch.chdir(tmp_path)
+    scene, stats = make_scene(landscape(300, 400)), tmp_path / "areas.csv"
+    segment_raster(scene, "map.tif", model, device="cpu", stats=stats, stats_by=name)
+    assert stats.exists()
+    assert segment_raster(
+        scene, "map.tif", model, device="cpu", stats=stats, stats_by=name, keep=True
+    ).made_before
 
 
 def test_statistics_by_polygon_that_a_run_has_written_are_written_again(
