@@ -316,9 +316,9 @@ def choose_region(grid: GeoBox, bounds: Bounds | None, aoi: Path | None) -> tupl
         UsageError: The scene has no transform, or the bounds hold no area.
         SceneError: The area of interest cannot be read, or the scene, the bounds and the area do not meet.
     """
-    if grid.gcps and (bounds or aoi):
+    if (bounds or aoi) and (placement := _placement_without_transform(grid)):
         raise UsageError(
-            "`bounds` and `aoi` need a scene with a transform, and this one has ground control points; warp it first."
+            f"`bounds` and `aoi` need a scene with a transform, and this one has {placement}; warp it first."
         )
     region = Rect(0, 0, grid.width, grid.height)
     if bounds is not None:
@@ -330,3 +330,12 @@ def choose_region(grid: GeoBox, bounds: Bounds | None, aoi: Path | None) -> tupl
     if region.empty:
         raise SceneError("The area of interest and the bounds do not meet.")
     return region, area
+
+
+def _placement_without_transform(grid: GeoBox) -> str | None:
+    """What places a raster as the camera saw it, whose pixels have no coordinates of their own."""
+    if grid.gcps:
+        return "ground control points"
+    if grid.rpcs is not None and grid.transform == Affine.identity():
+        return "rational polynomial coefficients (RPCs)"
+    return None

@@ -10,14 +10,31 @@ from hypothesis import strategies as st
 from pyogrio.raw import write
 from rasterio.crs import CRS
 from rasterio.features import geometry_mask
+from rasterio.rpc import RPC
 from rasterio.warp import transform as reproject
 from support.maps import LAMBERT, random_labels, write_map
 
 from iic_geotools.errors import SceneError, UsageError
 from iic_geotools.geobox import GeoBox
-from iic_geotools.scene.region import MOST_POINTS, Area, pixels_within, read_aoi
+from iic_geotools.scene.region import MOST_POINTS, Area, choose_region, pixels_within, read_aoi
 from iic_geotools.tiling import Rect
 
+NADIR = RPC(
+    height_off=0.0,
+    height_scale=1.0,
+    lat_off=48.5,
+    lat_scale=1.0,
+    line_den_coeff=[1.0, *[0.0] * 19],
+    line_num_coeff=[0.0, 0.0, -1.0, *[0.0] * 17],
+    line_off=30.0,
+    line_scale=30.0,
+    long_off=11.5,
+    long_scale=1.0,
+    samp_den_coeff=[1.0, *[0.0] * 19],
+    samp_num_coeff=[0.0, 1.0, *[0.0] * 18],
+    samp_off=30.0,
+    samp_scale=30.0,
+)
 TO_GROUND = Affine.translation(500000, 5400000) @ Affine.rotation(20) @ Affine.scale(0.5, -0.5)
 
 
@@ -117,6 +134,20 @@ def test_a_missing_reference_system_is_warned_of(
         (polygon,) = read_aoi(path, scene_crs)
     assert polygon.bounds == (0, 0, 1, 1)
     assert "no coordinate reference system" in caplog.text
+
+
+def test_a_scene_that_only_rational_polynomials_place_has_no_bounds(tmp_path: Path) -> None:
+    """Its pixels have no coordinates, so that degrees would be taken for pixels."""
+    square = GeoBox(60, 60, Affine.identity(), rpcs=NADIR)
+    path = write_shapes(tmp_path / "aoi.gpkg", [shapely.box(11, 48, 12, 49)], "EPSG:4326", "Polygon")
+    for bounds, aoi in (((11.0, 48.0, 12.0, 49.0), None), (None, path)):
+        with pytest.raises(
+            UsageError, match=r"this one has rational polynomial coefficients .*warp it first"
+        ):
+            choose_region(square, bounds, aoi)
+    assert choose_region(square, None, None) == (Rect(0, 0, 60, 60), None)
+    warped = GeoBox(60, 60, Affine(0.1, 0, 10, 0, -0.1, 50), CRS.from_epsg(4326), rpcs=NADIR)
+    assert choose_region(warped, (11.0, 48.0, 12.0, 49.0), None)[0] == Rect(10, 10, 10, 10)
 
 
 def test_files_that_hold_no_area_of_interest(tmp_path: Path) -> None:
