@@ -2,6 +2,8 @@
 
 import csv
 import io
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,12 @@ from iic_geotools.scene.vectors import Shapes, read_shapes
 
 ZONE, METHOD = "zone", "method"
 """Names of the fields with the number of a polygon in its file, and with how areas were measured."""
+NODATA_HA, COVERED = "nodata_ha", "covered"
+"""Names of the fields with the area without data, and with the share of a polygon that lies on data."""
+BORDERS = "pixels on borders by"
+"""What the field `method` says in every result, before how they count."""
+# A GeoPackage has columns of its own by these names.
+_COLUMNS = {"fid", "geom"}
 
 
 def check_zones(path: Path, grid: GeoBox) -> None:
@@ -167,11 +175,12 @@ def write_zones(out: Path, zones: Zones, columns: dict[str, NDArray[np.float64]]
     """
     figures = {ZONE: zones.shapes.numbers, **{key: _rounded(values) for key, values in columns.items()}}
     figures[METHOD] = np.array([method] * len(zones), object)
+    figures = _distinct(figures)
     taken = {name.lower() for name in figures}
-    fields = {
-        name: values for name, values in zones.shapes.fields.items() if name.lower() not in {*taken, "fid"}
-    }
-    content = _distinct({**fields, **figures})
+    fields = dict(zones.shapes.fields)
+    if _is_result(fields):
+        fields = {name: values for name, values in fields.items() if name.lower() not in taken}
+    content = {**_distinct(fields, taken | _COLUMNS), **figures}
     try:
         if out.suffix.lower() == ".csv":
             write_atomically(out, _as_csv(content).encode())
@@ -186,15 +195,28 @@ def _rounded(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.array([float(f"{value:.10g}") for value in values])
 
 
-def _distinct(fields: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """The same fields, with names that differ also where case does not count, as in a GeoPackage."""
+def _is_result(fields: Mapping[str, NDArray[Any]]) -> bool:
+    """Whether fields are those of an earlier result, whose figures are replaced, and not the user's own."""
+    names = {ZONE, NODATA_HA, COVERED, METHOD}
+    return names <= {*fields} and all(BORDERS in str(method) for method in fields[METHOD])
+
+
+def _distinct(
+    fields: Mapping[str, NDArray[Any]], taken: AbstractSet[str] = frozenset()
+) -> dict[str, NDArray[Any]]:
+    """The same fields, with names that differ also where case does not count, as in a GeoPackage.
+
+    Args:
+        fields: The fields.
+        taken: Names in lower case that none of them may have.
+    """
     distinct: dict[str, NDArray[Any]] = {}
-    taken: set[str] = set()
+    own, used = {name.lower() for name in fields}, set(taken)
     for name, values in fields.items():
         candidate, number = name, 2
-        while candidate.lower() in taken:
+        while candidate.lower() in used or (candidate != name and candidate.lower() in own):
             candidate, number = f"{name}_{number}", number + 1
-        taken.add(candidate.lower())
+        used.add(candidate.lower())
         distinct[candidate] = values
     return distinct
 

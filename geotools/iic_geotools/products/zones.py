@@ -18,7 +18,15 @@ from iic_geotools.geobox import AreaMethod
 from iic_geotools.packages import shapely
 from iic_geotools.products.areas import ZONE_SUFFIXES, PixelAreas
 from iic_geotools.products.covered_shares import Polygons, covered_centres, covered_shares
-from iic_geotools.products.zone_files import Zones, check_areas, read_zones, write_zones
+from iic_geotools.products.zone_files import (
+    BORDERS,
+    COVERED,
+    NODATA_HA,
+    Zones,
+    check_areas,
+    read_zones,
+    write_zones,
+)
 from iic_geotools.progress import OnProgress, Progress, silent
 from iic_geotools.tiling import Rect, TileGrid
 
@@ -54,7 +62,7 @@ class ZoneAreas:
     @property
     def description(self) -> str:
         """How areas were measured and pixels counted, in a few words."""
-        return f"{self.method}, pixels on borders by {self.partial_pixels}"
+        return f"{self.method}, {BORDERS} {self.partial_pixels}"
 
 
 def zone_statistics(
@@ -98,7 +106,7 @@ def zone_statistics(
         places = read_zones(Path(zones), class_map.grid)
         areas = _measure(class_map, places, partial_pixels, progress)
     columns = {f"{name}_ha": areas.hectares[:, index] for index, name in enumerate(areas.names)}
-    columns |= {"nodata_ha": areas.nodata_ha, "covered": areas.covered}
+    columns |= {NODATA_HA: areas.nodata_ha, COVERED: areas.covered}
     write_zones(target, places, columns, areas.description)
     return areas
 

@@ -171,6 +171,30 @@ def test_files(files: tuple[Path, Path], tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("suffix", [".csv", ".gpkg"])
+def test_fields_with_the_names_of_figures_are_kept(
+    files: tuple[Path, Path], tmp_path: Path, suffix: str
+) -> None:
+    shape = ground(shapely.box(0, 0, 30, 30))
+    names = ("zone", "zone_2", "method", "covered", "nodata_ha", "Forest_ha", "fid", "geom", "name")
+    fields = {name: [f"my {name}"] for name in names}
+    zones = write_shapes(tmp_path / "parcels.fgb", [shape], "EPSG:2154", **fields)
+    out = tmp_path / f"out{suffix}"
+    result = zone_statistics(files[0], zones, out)
+    meta, _, _, columns = read(out)
+    content = {
+        name: column.tolist()[0] for name, column in zip(meta["fields"].tolist(), columns, strict=True)
+    }
+    renamed = {name: f"{name}_2" for name in names if name not in ("zone", "zone_2", "name")}
+    renamed["zone"] = "zone_3"
+    assert {name: content[renamed.get(name, name)] for name in names} == {
+        name: f"my {name}" for name in names
+    }
+    assert int(content["zone"]) == result.fids[0]
+    assert content["method"] == result.description
+    assert float(content["forest_ha"]) == pytest.approx(result.hectares[0, 1])
+
+
 def test_maps_without_names_list_the_classes_that_occur(tmp_path: Path, labels: np.ndarray) -> None:
     path = write_map(tmp_path / "map.tif", np.where(labels < 3, labels * 10, labels).astype(np.uint8))
     zones = write_shapes(tmp_path / "z.gpkg", [ground(shapely.box(0, 0, 30, 30))], "EPSG:2154", name=["a"])
