@@ -161,7 +161,9 @@ def _pieces(
     return np.array(pieces, object), np.array(owners, np.int64)
 
 
-def write_zones(out: Path, zones: Zones, columns: dict[str, NDArray[np.float64]], method: str) -> None:
+def write_zones(
+    out: Path, zones: Zones, columns: dict[str, NDArray[np.float64]], method: str, layer: str
+) -> None:
     """Write polygons with their fields and areas.
 
     Args:
@@ -169,6 +171,7 @@ def write_zones(out: Path, zones: Zones, columns: dict[str, NDArray[np.float64]]
         zones: The polygons.
         columns: Figures of each polygon by name of the field.
         method: How areas were measured.
+        layer: Name of the layer of a GeoPackage.
 
     Raises:
         OutputError: The file cannot be written.
@@ -185,7 +188,7 @@ def write_zones(out: Path, zones: Zones, columns: dict[str, NDArray[np.float64]]
         if out.suffix.lower() == ".csv":
             write_atomically(out, _as_csv(content).encode())
         else:
-            _write_package(out, zones, content)
+            _write_package(out, zones, content, layer)
     except (OSError, RuntimeError) as error:
         raise OutputError(f"The statistics {out} cannot be written: {error}") from error
 
@@ -230,7 +233,7 @@ def _as_csv(content: dict[str, NDArray[Any]]) -> str:
     return buffer.getvalue()
 
 
-def _write_package(out: Path, zones: Zones, content: dict[str, NDArray[Any]]) -> None:
+def _write_package(out: Path, zones: Zones, content: dict[str, NDArray[Any]], layer: str) -> None:
     kinds = set(shapely.get_type_id(zones.shapes.geometries).tolist())
     polygon, many = int(shapely.GeometryType.POLYGON), int(shapely.GeometryType.MULTIPOLYGON)
     geometry_type = (
@@ -245,6 +248,6 @@ def _write_package(out: Path, zones: Zones, content: dict[str, NDArray[Any]]) ->
             geometry_type=geometry_type,
             promote_to_multi=geometry_type == "MultiPolygon",
             crs=zones.shapes.crs,
-            layer=out.stem,
+            layer=layer,
             driver="GPKG",
         )

@@ -101,13 +101,40 @@ def zone_statistics(
     check_folder(target)
     if not overwrite:
         check_absent(target)
-    with open_map(Path(map)) as class_map:
+    return measure_zones(
+        Path(map), Path(zones), target, target.stem, partial_pixels=partial_pixels, progress=progress
+    )
+
+
+def measure_zones(
+    map: Path,
+    zones: Path,
+    out: Path,
+    layer: str,
+    *,
+    partial_pixels: PartialPixels = "share",
+    progress: OnProgress = silent,
+) -> ZoneAreas:
+    """Do the work of `zone_statistics`, whatever stands under the name of the file.
+
+    Args:
+        map: The map.
+        zones: The polygons.
+        out: The file to write.
+        layer: Name of the layer of a GeoPackage.
+        partial_pixels: As in `zone_statistics`.
+        progress: Called with reports of how far the work is.
+
+    Raises:
+        IICError: Something is wrong; the message says what, and what to do. No file is written.
+    """
+    with open_map(map) as class_map:
         check_areas(class_map.grid)
-        places = read_zones(Path(zones), class_map.grid)
+        places = read_zones(zones, class_map.grid)
         areas = _measure(class_map, places, partial_pixels, progress)
     columns = {f"{name}_ha": areas.hectares[:, index] for index, name in enumerate(areas.names)}
     columns |= {NODATA_HA: areas.nodata_ha, COVERED: areas.covered}
-    write_zones(target, places, columns, areas.description)
+    write_zones(out, places, columns, areas.description, layer)
     return areas
 
 

@@ -62,10 +62,9 @@ def write_outputs(plan: Plan, parts: MapParts, folder: PartFolder) -> None:
         file = temporary(outputs.polygons)
         polygonise(map_file, file, classes, outputs.min_area, outputs.simplify)
     if outputs.stats and outputs.stats_by:
-        from iic_geotools.products.zones import zone_statistics
+        from iic_geotools.products.zones import measure_zones
 
-        # An earlier run that was killed may have left its own there.
-        zone_statistics(map_file, outputs.stats_by, temporary(outputs.stats), overwrite=True)
+        measure_zones(map_file, outputs.stats_by, temporary(outputs.stats), outputs.stats.stem)
     whole = outputs.stats if not outputs.stats_by else None
     areas = class_areas(map_file, classes) if whole or outputs.preview or outputs.web else None
     if whole and areas:

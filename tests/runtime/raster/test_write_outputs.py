@@ -283,6 +283,15 @@ def test_statistics_by_polygon(make_scene: MakeScene, model: Path, tmp_path: Pat
             segment_raster(scene, out, model, device="cpu", stats=stats, stats_by=zones, keep=True)
 
 
+def test_statistics_by_polygon_in_a_layer_with_the_name_of_the_file(
+    make_scene: MakeScene, model: Path, tmp_path: Path
+) -> None:
+    zones, _ = triangle(tmp_path, "EPSG:4326")
+    scene, stats = make_scene(landscape(300, 400)), tmp_path / "areas.gpkg"
+    segment_raster(scene, tmp_path / "map.tif", model, device="cpu", stats=stats, stats_by=zones)
+    assert pyogrio.list_layers(stats)[:, 0].tolist() == ["areas"]
+
+
 @pytest.mark.parametrize("name", ["zones.gdb", "/vsizip/zones.zip/aoi.geojson"])
 def test_statistics_by_polygons_in_a_folder_or_an_archive(
     make_scene: MakeScene, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
