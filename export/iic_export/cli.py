@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from iic_export.packages import missing_extra
 from iic_geotools.cli import (
     App,
     NumberRange,
@@ -160,7 +161,7 @@ def export(
         try:
             from iic_export.exporter import export as export_run
         except ModuleNotFoundError as error:
-            raise MissingPackageError.for_extra(error.name or "", "cpu,train") from error
+            raise MissingPackageError.for_extra(error.name or "", missing_extra()) from error
 
         exported = export_run(
             run,

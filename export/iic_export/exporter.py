@@ -14,6 +14,7 @@ from torch import Tensor
 
 from iic_export.draft_card import draft_card
 from iic_export.name_clusters import Naming, name_clusters
+from iic_export.packages import missing_extra
 from iic_export.precision import float_graph, quantise
 from iic_export.proof import (
     Parity,
@@ -26,7 +27,7 @@ from iic_export.proof import (
 )
 from iic_export.sample_images import sample_images
 from iic_export.stac import check_stac, write_stac
-from iic_export.tensorrt_build import EngineOptions, find_tensorrt, write_engine
+from iic_export.tensorrt_build import EngineOptions, find_tensorrt, largest_side, write_engine
 from iic_export.torch_to_onnx import with_outputs
 from iic_export.trained_head import TrainedHead, Weights, find_run, load_head
 from iic_geotools.errors import MissingPackageError, UsageError
@@ -58,9 +59,11 @@ class Exported:
     def sentence(self) -> str:
         """The export in one line."""
         data = "its own data" if self.parity.own_data else "noise"
+        on_gpu = self.card.parity.get("engine_label_agreement")
+        also = "" if on_gpu is None else f", and {on_gpu:.3%} on the GPU"
         return (
             f"{self.path}: {len(self.card.classes)} classes from {', '.join(self.card.bands)}, {self.card.precision}; "
-            f"{self.parity.agreement:.3%} of {self.parity.labels} labels on {data} equal the trained network's"
+            f"{self.parity.agreement:.3%} of {self.parity.labels} labels on {data} equal the trained network's{also}"
         )
 
 
@@ -141,8 +144,9 @@ def export(
     card = replace(card, precision=precision, parity=graph.figures())
     content, card = prove_file(model.SerializeToString(), card)
     if tensorrt:
-        prove = _engine_proof(head, merge, card, min_agreement)
-        card = write_engine(model, card, out, engine or EngineOptions(), prove)
+        options = engine or EngineOptions()
+        prove = _engine_proof(head, merge, card, min_agreement, largest_side(card, options))
+        card = write_engine(model, card, out, options, prove)
     else:
         write_atomically(out, content)
     if stac is not None:
@@ -226,12 +230,13 @@ def _cpu_seconds(predict: Predict, images: Sequence[NDArray[Any]]) -> float:
 
 
 def _engine_proof(
-    head: TrainedHead, merge: Tensor | None, card: Card, min_agreement: float | None
+    head: TrainedHead, merge: Tensor | None, card: Card, min_agreement: float | None, side: int
 ) -> Callable[[Engine], Card]:
-    """Make the function that compares an engine on its GPU with the trained network."""
+    """Make the function that compares an engine on its GPU with the trained network, on images of at most `side`."""
 
     def prove(engine: Engine) -> Card:
         images, own_data = sample_images(head)
+        images = [image[:, :side, :side] for image in images]
         agreement = label_agreement(trained_model(head, merge), engine, images)
         Parity(0.0, agreement, len(images), own_data).check(card.precision, min_agreement)
         return replace(card, parity={**card.parity, "engine_label_agreement": agreement})
@@ -249,7 +254,7 @@ def check_packages() -> None:
         for package in ("onnxruntime", "onnxscript"):
             import_module(package)
     except ImportError as error:
-        raise MissingPackageError.for_extra(error.name or "", "cpu,train") from error
+        raise MissingPackageError.for_extra(error.name or "", missing_extra()) from error
 
 
 def check_output(file: Path, suffix: str, argument: str, overwrite: bool) -> None:

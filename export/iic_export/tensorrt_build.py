@@ -123,11 +123,16 @@ def _build(tensorrt: Any, content: bytes, card: Card, options: EngineOptions, ti
     return bytes(plan)
 
 
+def largest_side(card: Card, options: EngineOptions) -> int:
+    """Return the side of the largest image that an engine takes: an inner tile of a large scene, halo included."""
+    return TileGrid(1 << 30, 1 << 30, options.tile, card.halo, card.stride).read_side
+
+
 def _add_profile(
     builder: "trt.Builder", config: "trt.IBuilderConfig", card: Card, options: EngineOptions
 ) -> None:
     """Add one profile from a single pixel, for the edges of scenes, to the full batch, which it is optimised for."""
-    side = TileGrid(1 << 30, 1 << 30, options.tile, card.halo, card.stride).read_side
+    side = largest_side(card, options)
     bands = len(card.bands)
     largest = (options.batch, bands, side, side)
     profile: trt.IOptimizationProfile = builder.create_optimization_profile()

@@ -92,7 +92,9 @@ def test_a_missing_package_is_named_with_its_extra(tmp_path: Path, package: str)
     process = run_without(package, "-o", str(tmp_path / "m.onnx"))
     assert process.returncode == 1, process.stderr
     assert f"needs the package {package}" in process.stderr
-    assert 'pip install ".[cpu,train]"' in process.stderr
+    # Whoever has a build of ONNX Runtime, perhaps that for GPUs, must not get the other one over it.
+    extra = "cpu,train" if package == "onnxruntime" else "train"
+    assert f'pip install ".[{extra}]"' in process.stderr
     assert len(process.stderr.strip().splitlines()) == 1
 
 

@@ -21,11 +21,13 @@ import iic_runtime.engine.gpu
 import iic_runtime.engine.tensorrt
 from iic_export import Exported, export
 from iic_export.exporter import build_graph
-from iic_export.tensorrt_build import EngineOptions
+from iic_export.tensorrt_build import EngineOptions, largest_side
 from iic_export.tensorrt_graph import check_graph, list_problems, with_tensorrt_input
 from iic_export.trained_head import TrainedHead
 from iic_geotools.errors import DeviceError, IICError, ModelError, UsageError
-from iic_runtime.model.file import ModelFile
+from iic_runtime.engine.base import open_engine
+from iic_runtime.model.card import Card
+from iic_runtime.model.file import ModelFile, put_card
 from iic_runtime.model.validate import validate_model
 from iic_runtime.segmenter import Segmenter
 
@@ -205,6 +207,33 @@ def test_without_a_gpu_it_says_so_at_once(trained: TrainedScene, tmp_path: Path)
 def test_impossible_engine_options(options: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="An engine needs"):
         EngineOptions(**options)
+
+
+def test_an_engine_is_proven_on_images_that_it_takes(
+    trained: TrainedScene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Limited:
+        """The graph on a CPU that takes no larger images than an engine's profile allows."""
+
+        def __init__(self, content: bytes, card: Card, side: int) -> None:
+            (tmp_path / "inner.onnx").write_bytes(put_card(content, card))
+            self.side, self.inner = side, open_engine(ModelFile.read(tmp_path / "inner.onnx"), "cpu")
+            self.spec, self.provider = self.inner.spec, "TensorRT"
+
+        def run(self, batch: Any, confidence: bool) -> Any:
+            assert max(batch.shape[2:]) <= self.side
+            return self.inner.run(batch, confidence)
+
+    def write_engine(model: Any, card: Card, out: Path, options: EngineOptions, prove: Any) -> Card:
+        proven: Card = prove(Limited(model.SerializeToString(), card, largest_side(card, options)))
+        return proven
+
+    monkeypatch.setattr("iic_export.exporter.find_tensorrt", lambda: None)
+    monkeypatch.setattr("iic_export.exporter.write_engine", write_engine)
+    options = EngineOptions(tile=64, batch=2)
+    exported = export(trained.run, tmp_path / "m.engine", format="tensorrt", engine=options)
+    assert exported.card.parity["engine_label_agreement"] >= 0.9999
+    assert exported.sentence().endswith("equal the trained network's, and 100.000% on the GPU")
 
 
 @pytest.fixture(scope="module")

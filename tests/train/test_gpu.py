@@ -3,6 +3,7 @@
 `pytest -m gpu` runs these tests, those of engines in tests/export and those of ONNX Runtime in tests/runtime.
 """
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -90,6 +91,6 @@ def test_a_run_is_trained_evaluated_and_resumed(tmp_path: Path, amp: Any) -> Non
     resumed = replace(load_run(run.path), config=replace(config, epochs=2))
     Trainer(resumed, data, device, Ranks(), 2).run_all()
     assert [row["epoch"] for row in run.metrics()] == [1, 2]
-    assert run.metrics()[-1]["loss"] < 0
+    assert math.isfinite(run.metrics()[-1]["loss"])
     on_gpu, on_cpu = (evaluate(run, dataset, device=place) for place in (device, "cpu"))
     assert on_gpu.accuracy == pytest.approx(on_cpu.accuracy, abs=0.05)

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from contextlib import redirect_stdout, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -56,6 +57,8 @@ class OnnxEngine:
                 f"`device` {spec.device} needs onnxruntime-gpu, and the CPU build of onnxruntime is installed here; "
                 "uninstall it and install the extra gpu, or use `device` cpu."
             )
+        if spec.device != "cpu":
+            _load_libraries(runtime, spec.device, model.card)
         self.spec = spec
         self._card = model.card
         content = only_outputs(model.content, outputs)
@@ -107,6 +110,26 @@ def import_onnxruntime() -> Any:
     return onnxruntime
 
 
+def _load_libraries(runtime: Any, device: Device, card: Card) -> None:
+    """Load the libraries of CUDA and TensorRT that were installed as packages, where the system does not look.
+
+    Raises:
+        DeviceError: TensorRT has no such pixels.
+    """
+    if device == "tensorrt":
+        if card.dtype in ("int16", "uint16"):
+            raise DeviceError(
+                f"TensorRT has no {card.dtype}, which {card.name} takes: use `device` cuda, or an engine built by "
+                "iic-export."
+            )
+        with suppress(ImportError):
+            import tensorrt  # noqa: F401
+    if hasattr(runtime, "preload_dlls"):
+        # It prints what it does not find, which may come with the system.
+        with redirect_stdout(None):
+            runtime.preload_dlls()
+
+
 def _providers(model: ModelFile, spec: EngineSpec) -> list[Any]:
     """Return the provider of the device, and after it those that take what it cannot do."""
     # TensorFloat-32 keeps ten bits of a float32: the labels would not be those that were proven on a CPU.
@@ -134,7 +157,12 @@ def _open_session(runtime: Any, model: ModelFile, providers: list[Any], threads:
     # ONNX Runtime would print about a damaged model on standard output, and try the same device again.
     fallback = int(len(providers) > 1)
     try:
-        return runtime.InferenceSession(model.content, options, providers=providers, enable_fallback=fallback)
+        session = runtime.InferenceSession(
+            model.content, options, providers=providers, enable_fallback=fallback
+        )
+        # Which provider it has is checked once; it must not go to another one in the middle of a map.
+        session.disable_fallback()
+        return session
     except Exception as error:  # onnxruntime raises its own types, all bare subclasses of Exception
         raise ModelError(f"{model.path} cannot be opened by ONNX Runtime: {last_line(error)}") from error
 

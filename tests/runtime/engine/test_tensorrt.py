@@ -1,7 +1,9 @@
 """TensorRT: engine files with their cards, the cache of ONNX Runtime's provider, and devices that are missing."""
 
 import json
+import sys
 from collections.abc import Callable
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 
@@ -12,7 +14,7 @@ from support.tiny_onnx import make_card
 from iic_geotools.errors import DeviceError, IICError, ModelError, UsageError
 from iic_runtime.engine.base import Device, EngineSpec, open_engine
 from iic_runtime.engine.gpu import Gpu
-from iic_runtime.engine.onnx import _providers
+from iic_runtime.engine.onnx import _load_libraries, _open_session, _providers
 from iic_runtime.engine.tensorrt import _check_fit
 from iic_runtime.engine.tensorrt_cache import provider_options
 from iic_runtime.model.engine_card import EngineFacts, engine_card_path, write_engine_card
@@ -168,6 +170,37 @@ def test_floats_on_a_gpu_are_float32(
     assert names[-1] == "CPUExecutionProvider"
     cuda = [provider for provider in providers if provider[0] == "CUDAExecutionProvider"]
     assert cuda == ([] if device == "cpu" else [("CUDAExecutionProvider", {"use_tf32": "0"})])
+
+
+def test_a_session_does_not_go_on_with_another_provider(model: Path) -> None:
+    session = _open_session(
+        onnxruntime, ModelFile.read(model), ["AzureExecutionProvider", "CPUExecutionProvider"], None
+    )
+    assert not session._enable_fallback
+
+
+def test_libraries_that_came_as_packages_are_loaded_without_a_word(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    class Runtime:
+        loaded = 0
+
+        def preload_dlls(self) -> None:
+            self.loaded += 1
+            sys.stdout.write("cudnn is not here\n")
+
+    runtime = Runtime()
+    devices: tuple[Device, ...] = ("cuda", "tensorrt")
+    for device in devices:
+        _load_libraries(runtime, device, make_card())
+    assert runtime.loaded == 2
+    assert capsys.readouterr().out == ""
+    _load_libraries(object(), "cuda", make_card())  # before 1.21 it was up to the system
+
+
+def test_tensorrt_refuses_pixels_of_16_bits() -> None:
+    with pytest.raises(DeviceError, match="has no int16"):
+        _load_libraries(object(), "tensorrt", replace(make_card(), dtype="int16"))
 
 
 @pytest.mark.gpu

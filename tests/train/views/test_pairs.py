@@ -1,4 +1,5 @@
 import colorsys
+import math
 from typing import Any
 
 import pytest
@@ -87,6 +88,14 @@ def test_rotation_turns_about_the_centre_of_oblong_images_too() -> None:
     x[0, 0, 4, 10] = 1.0  # three to the right of the centre
     quarter = torch.tensor([[[0.0, 1.0], [-1.0, 0.0]]])  # what is below comes from the right
     assert resample(x, quarter)[0, 0].argmax() == 7 * 15 + 7
+
+
+def test_moves_are_exact_in_half_precision() -> None:
+    turn = torch.tensor([[[math.cos(0.2), -math.sin(0.2)], [math.sin(0.2), math.cos(0.2)]]])
+    images = torch.arange(200.0).expand(1, 1, 200, 200)
+    expected = resample(images, turn)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(resample(images, turn), expected)
 
 
 def test_infrared_is_not_jittered_by_default() -> None:

@@ -77,8 +77,10 @@ def resample(images: Tensor, matrix: Tensor) -> Tensor:
     shape = constant((width, height), images.device, matrix.dtype)
     normalised = matrix * (shape[None, None, :] / shape[None, :, None])
     theta = torch.cat([normalised, torch.zeros_like(normalised[..., :1])], dim=2).to(images.dtype)
-    grid = F.affine_grid(theta, list(images.shape), align_corners=False)
-    return F.grid_sample(images, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
+    # Half precision has coordinates of half a pixel in large images.
+    with torch.autocast(images.device.type, enabled=False):
+        grid = F.affine_grid(theta, list(images.shape), align_corners=False)
+        return F.grid_sample(images, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
 
 
 class _DenseNumbers(NamedTuple):
