@@ -254,4 +254,5 @@ class GeoBox:
         turn = lon[1:] - lon[0]
         turn -= 2 * np.pi * np.round(turn / (2 * np.pi))
         lengths = np.hypot(turn * east, (lat[1:] - lat[0]) * north) / CELL
-        return float(lengths[0]), float(lengths[1])
+        # At and beyond a pole of a map pixels have no width or height left.
+        return (float(lengths[0]), float(lengths[1])) if lengths.all() else None

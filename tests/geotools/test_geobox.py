@@ -23,6 +23,11 @@ def test_pixel_size_is_in_metres(epsg: int, transform: Affine, expected: tuple[f
     assert grid.pixel_side == pytest.approx((expected[0] * expected[1]) ** 0.5, rel=2e-3)
 
 
+def test_pixels_beyond_a_pole_have_no_size() -> None:
+    grid = GeoBox(1, 67, Affine(1e6, 0, -2e7, 0, -1e7, 1e8), CRS.from_epsg(3857))
+    assert grid.pixel_size is None
+
+
 def test_pixel_size_in_systems_off_the_earth() -> None:
     unplaced = GeoBox(5, 5, Affine.identity())
     assert unplaced.pixel_size is None
