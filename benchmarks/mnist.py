@@ -3,13 +3,16 @@
     python benchmarks/mnist.py --data DATA [--seeds 0 1 2] [--epochs 12] [--published]
 
 Trains with the recipe mnist-small, or with the published settings (6c, 700 pairs per step in five repeats, heads in
-turn, 3,200 epochs of 1.05 million pairs), which take days on a core. Epoch and sub-head are chosen by lowest loss.
-Labels are read after that, to print accuracy.
+turn, epochs of 1.05 million pairs). Epoch and sub-head are chosen by lowest loss. Labels are read after that, to print
+accuracy.
 
 Measured, 12 epochs, half an hour of one core each: 98.74, 98.79 and 98.81 % of all 70,000 with seeds 0, 1 and 2, in the
 mean 98.78, all five sub-heads within 0.1 points, NMI 0.965. The commonest of the 870 errors are 130 ones, which go with
 the twos. Before a stroke was drawn across half of the second views it was 97.70 % after 20 epochs with seed 0: barred
 sevens went with the twos. The sub-heads of the paper's own run are at 97.9 or 99.2 %: perhaps for the same reason.
+
+With the published settings, seed 0, one epoch of 2.6 hours of a core: 84.36 %, the other sub-heads 74.4 to 76.5, NMI
+0.882. The authors' log has 85.6, 98.7 and 99.0 % after epochs 1, 3 and 5.
 """
 
 import argparse
@@ -46,11 +49,12 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--epochs", type=int, default=CONFIG.epochs)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--published", action="store_true", help="the published settings: days on a CPU")
+    parser.add_argument("--published", action="store_true", help="the published settings: hours per epoch")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    config = preset("mnist") if options.published else replace(CONFIG, epochs=options.epochs)
-    config = replace(config, data=replace(config.data, root=str(options.data)))
+    config = preset("mnist") if options.published else CONFIG
+    data = replace(config.data, root=str(options.data))
+    config = replace(config, epochs=options.epochs, data=data)
     cpu = time.process_time()
     runs = [train(replace(config, seed=seed), runs=options.runs) for seed in options.seeds]
     cpu = (time.process_time() - cpu) / len(runs)
