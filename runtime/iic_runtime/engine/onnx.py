@@ -4,6 +4,7 @@ import os
 from collections.abc import Sequence
 from contextlib import redirect_stdout, suppress
 from dataclasses import replace
+from io import StringIO
 from typing import Any
 
 from numpy.typing import NDArray
@@ -126,7 +127,7 @@ def _load_libraries(runtime: Any, device: Device, card: Card) -> None:
             import tensorrt  # noqa: F401
     if hasattr(runtime, "preload_dlls"):
         # It prints what it does not find, which may come with the system.
-        with redirect_stdout(None):
+        with redirect_stdout(StringIO()):
             runtime.preload_dlls()
 
 
