@@ -27,11 +27,12 @@ from iic_export.proof import (
 )
 from iic_export.sample_images import sample_images
 from iic_export.stac import check_stac, write_stac
-from iic_export.tensorrt_build import EngineOptions, find_tensorrt, largest_side, write_engine
+from iic_export.tensorrt_build import EngineOptions, find_tensorrt, write_engine
 from iic_export.torch_to_onnx import with_outputs
 from iic_export.trained_head import TrainedHead, Weights, find_run, load_head
 from iic_geotools.errors import MissingPackageError, UsageError
 from iic_geotools.files import check_absent, check_folder, check_name, check_suffix, write_atomically
+from iic_geotools.tiling import largest_read
 from iic_runtime.engine.base import Engine
 from iic_runtime.model.card import Card, Precision
 from iic_runtime.model.engine_card import ENGINE_SUFFIX
@@ -145,7 +146,8 @@ def export(
     content, card = prove_file(model.SerializeToString(), card)
     if tensorrt:
         options = engine or EngineOptions()
-        prove = _engine_proof(head, merge, card, min_agreement, largest_side(card, options))
+        side = largest_read(options.tile, card.halo, card.stride)
+        prove = _engine_proof(head, merge, card, min_agreement, side)
         card = write_engine(model, card, out, options, prove)
     else:
         write_atomically(out, content)

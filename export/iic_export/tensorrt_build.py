@@ -18,7 +18,7 @@ from iic_export.proof import check_promises
 from iic_export.tensorrt_graph import check_graph
 from iic_geotools.errors import DeviceError, ModelError, UsageError
 from iic_geotools.files import cache_folder, write_atomically
-from iic_geotools.tiling import TileGrid
+from iic_geotools.tiling import largest_read
 from iic_runtime.engine.base import Engine, open_engine
 from iic_runtime.engine.gpu import Gpu, find_gpu
 from iic_runtime.engine.tensorrt import import_tensorrt
@@ -123,16 +123,11 @@ def _build(tensorrt: Any, content: bytes, card: Card, options: EngineOptions, ti
     return bytes(plan)
 
 
-def largest_side(card: Card, options: EngineOptions) -> int:
-    """Return the side of the largest image that an engine takes: an inner tile of a large scene, halo included."""
-    return TileGrid(1 << 30, 1 << 30, options.tile, card.halo, card.stride).read_side
-
-
 def _add_profile(
     builder: "trt.Builder", config: "trt.IBuilderConfig", card: Card, options: EngineOptions
 ) -> None:
     """Add one profile from a single pixel, for the edges of scenes, to the full batch, which it is optimised for."""
-    side = largest_side(card, options)
+    side = largest_read(options.tile, card.halo, card.stride)
     bands = len(card.bands)
     largest = (options.batch, bands, side, side)
     profile: trt.IOptimizationProfile = builder.create_optimization_profile()

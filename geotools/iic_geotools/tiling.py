@@ -103,6 +103,11 @@ class Part:
         return first.intersection(area)
 
 
+def largest_read(tile: int, halo: int, stride: int) -> int:
+    """Return the longest side of the pixels that a tile of a large scene may have to read."""
+    return tile + 2 * halo + 2 * (stride - 1)
+
+
 @dataclass(frozen=True, slots=True)
 class TileGrid:
     """Tiles over a region of a scene.
@@ -154,7 +159,7 @@ class TileGrid:
     @property
     def read_side(self) -> int:
         """The longest side of the pixels that a tile may have to read."""
-        return min(max(self.width, self.height), self.tile + 2 * self.halo + 2 * (self.stride - 1))
+        return min(max(self.width, self.height), largest_read(self.tile, self.halo, self.stride))
 
     def __len__(self) -> int:
         rows, columns = self.shape

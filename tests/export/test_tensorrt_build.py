@@ -21,10 +21,11 @@ import iic_runtime.engine.gpu
 import iic_runtime.engine.tensorrt
 from iic_export import Exported, export
 from iic_export.exporter import build_graph
-from iic_export.tensorrt_build import EngineOptions, largest_side
+from iic_export.tensorrt_build import EngineOptions
 from iic_export.tensorrt_graph import check_graph, list_problems, with_tensorrt_input
 from iic_export.trained_head import TrainedHead
 from iic_geotools.errors import DeviceError, IICError, ModelError, UsageError
+from iic_geotools.tiling import largest_read
 from iic_runtime.engine.base import open_engine
 from iic_runtime.model.card import Card
 from iic_runtime.model.file import ModelFile, put_card
@@ -225,7 +226,8 @@ def test_an_engine_is_proven_on_images_that_it_takes(
             return self.inner.run(batch, confidence)
 
     def write_engine(model: Any, card: Card, out: Path, options: EngineOptions, prove: Any) -> Card:
-        proven: Card = prove(Limited(model.SerializeToString(), card, largest_side(card, options)))
+        side = largest_read(options.tile, card.halo, card.stride)
+        proven: Card = prove(Limited(model.SerializeToString(), card, side))
         return proven
 
     monkeypatch.setattr("iic_export.exporter.find_tensorrt", lambda: None)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from iic_geotools.errors import DeviceError, MissingPackageError, ModelError, last_line
 from iic_geotools.threads import cores
-from iic_geotools.tiling import TileGrid
+from iic_geotools.tiling import largest_read
 from iic_runtime.engine.base import OUTPUTS, Device, EngineSpec, LabelArray, check_outputs
 from iic_runtime.model.card import Card
 from iic_runtime.model.file import ModelFile
@@ -140,7 +140,7 @@ def _providers(model: ModelFile, spec: EngineSpec) -> list[Any]:
     from iic_runtime.engine.tensorrt_cache import provider_options
 
     # TensorRT builds an engine for the largest shape, the one of an inner tile of a large scene.
-    side = TileGrid(1 << 30, 1 << 30, spec.tile, model.card.halo, model.card.stride).read_side
+    side = largest_read(spec.tile, model.card.halo, model.card.stride)
     options = provider_options(model.card, model.digest, spec.batch, side)
     return [(_PROVIDERS["tensorrt"], options), cuda, _PROVIDERS["cpu"]]
 

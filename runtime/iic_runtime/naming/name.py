@@ -186,10 +186,8 @@ def _check(
         raise UsageError(f"{file.path} is not an .onnx model that labels pixels; give one.")
     if out.suffix.lower() != ".onnx":
         raise UsageError(f"{out} must end in .onnx.")
-    outputs = [out] if suggestions is None else [out, suggestions]
-    for output in outputs:
-        check_name(output)
-    check_apart(outputs, [file.path, *inputs])
+    check_name(out)
+    check_apart([out] if suggestions is None else [out, suggestions], [file.path, *inputs])
     if not out.parent.is_dir():
         raise OutputError(f"There is no folder {out.parent} to write {out.name} to; make it first.")
     if out.exists() and not overwrite:
