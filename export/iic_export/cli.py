@@ -184,6 +184,7 @@ def export(
         )
         if not quiet:
             typer.echo(exported.sentence(), err=True)
+            typer.echo(f"Next: {exported.next_command()}", err=True)
 
 
 def _engine_options(tile: int, batch: int, workspace: str, portable: bool) -> "EngineOptions":

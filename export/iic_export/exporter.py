@@ -1,6 +1,7 @@
 """From a run folder to a model file: the one function behind `iic-export`."""
 
 import os
+import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -36,6 +37,7 @@ from iic_geotools.tiling import largest_read
 from iic_runtime.engine.base import Engine
 from iic_runtime.model.card import Card, Precision
 from iic_runtime.model.engine_card import ENGINE_SUFFIX
+from iic_runtime.model.exported import record_export
 from iic_runtime.model.onnx_head import FEATURES, PROBABILITIES
 
 Format = Literal["onnx", "tensorrt"]
@@ -51,11 +53,13 @@ class Exported:
         path: The file.
         card: Its card.
         parity: How it compares with the trained network.
+        used_here: True if commands in the working directory use it when no other model is named.
     """
 
     path: Path
     card: Card
     parity: Parity
+    used_here: bool = False
 
     def sentence(self) -> str:
         """The export in one line."""
@@ -66,6 +70,13 @@ class Exported:
             f"{self.path}: {len(self.card.classes)} classes from {', '.join(self.card.bands)}, {self.card.precision}; "
             f"{self.parity.agreement:.3%} of {self.parity.labels} labels on {data} equal the trained network's{also}"
         )
+
+    def next_command(self) -> str:
+        """The command that uses the model."""
+        model = "" if self.used_here else f" --model {shlex.quote(str(self.path))}"
+        if self.card.task == "clustering":
+            return f"iic-classify IMAGES -o labels.csv{model}"
+        return f"iic-segment-raster scene.tif out.tif{model}"
 
 
 def export(
@@ -92,6 +103,9 @@ def export(
 
     The file is written only after the exported graph was run: in tiles it must equal itself run whole, bit for bit,
     and on images of the run's own data it must give the trained network's probabilities and labels.
+
+    A model in the working directory is recorded there, so that commands in this directory use it unless another one
+    is named (`iic_runtime.model.exported`).
 
     Args:
         run: A run folder, or its name under `runs`; by default the newest one.
@@ -153,7 +167,7 @@ def export(
         write_atomically(out, content)
     if stac is not None:
         write_stac(Path(stac), out, card, head)
-    return Exported(out, card, graph.parity)
+    return Exported(out, card, graph.parity, record_export(out, head.run.path))
 
 
 @dataclass(frozen=True)

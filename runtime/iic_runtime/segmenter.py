@@ -55,7 +55,7 @@ class Segmenter:
 
     Args:
         model: A model file, by its path or already read, or the name of a bundled model; by default the one that the
-            environment variable `IIC_MODEL` names.
+            environment variable `IIC_MODEL` names, or else the one that was exported to the working directory.
         device: "auto", "cpu", "openvino", "cuda" or "tensorrt".
         threads: Number of threads of the engine; by default all cores.
         tile: Side in pixels of the squares that are labelled at once; by default what is fast within `max_memory`.
@@ -78,7 +78,7 @@ class Segmenter:
         batch: int | None = None,
         max_memory: int | None = None,
     ) -> None:
-        self.model = find_model(model)
+        self.model = find_model(model, "segmentation")
         if self.card.task != "segmentation":
             raise ModelError(f"{self.model.path} labels whole images, not pixels; give a segmentation model.")
         self.engine = open_engine(self.model, device, threads, tile, batch, max_memory)

@@ -28,7 +28,8 @@ ModelName = Annotated[
         envvar="IIC_MODEL",
         metavar="FILE|NAME|URL",
         help="A model file, its https:// address, or the name of a bundled model (see iic-model list). "
-        "By default the bundled one made for the scene's ground resolution.",
+        "By default the one that iic-export wrote to the working directory, or else the bundled one made for the "
+        "scene's ground resolution.",
         show_default=False,
     ),
 ]

@@ -16,7 +16,8 @@ from affine import Affine
 from iic_geotools.errors import ModelError, UsageError
 from iic_geotools.geobox import GeoBox
 from iic_geotools.scene.info import SceneInfo
-from iic_runtime.model.card import Card
+from iic_runtime.model.card import Card, Task
+from iic_runtime.model.exported import exported_model
 from iic_runtime.model.file import ModelFile
 
 _LOG = logging.getLogger(__name__)
@@ -49,22 +50,23 @@ def is_bundled(path: Path) -> bool:
     return path.resolve() in {model.path.resolve() for model in bundled_models()}
 
 
-def find_model(model: Model | None) -> ModelFile:
+def find_model(model: Model | None, task: Task | None = None) -> ModelFile:
     """Return the model that is named, or else the one that the environment variable `IIC_MODEL` names.
 
     Args:
         model: A model file, by its path, its https:// address or already read, or the name of a bundled model or of
             one in the collection that the environment variable `IIC_MODEL_INDEX` names. A file of that name takes
             precedence, then a bundled model. What is elsewhere is downloaded once and kept (`get_model`).
+        task: If no model is named, take the one for this task that was exported to the working directory.
 
     Raises:
         UsageError: No model is named.
         ModelError: There is no such model, or it cannot be read.
     """
-    named = _named_model(model)
+    named = _named_model(model, task)
     if named is not None:
         return named
-    if not bundled_models():
+    if task == "clustering" or not bundled_models():
         raise _no_model()
     raise UsageError(
         "No model is named, and an array has no ground resolution to choose one by: name "
@@ -86,7 +88,8 @@ class ModelSelector:
     """Selects the model that labels a scene.
 
     Args:
-        model: As in `find_model`. If no model is named, each scene gets the bundled one that fits it.
+        model: As in `find_model`. If no model is named, the one that was exported to the working directory labels
+            all scenes; without such an export each scene gets the bundled one that fits it.
 
     Raises:
         ModelError: There is no such model, or it cannot be read.
@@ -94,7 +97,7 @@ class ModelSelector:
     """
 
     def __init__(self, model: Model | None = None) -> None:
-        self.named = _named_model(model)
+        self.named = _named_model(model, "segmentation")
         if self.named is None and not bundled_models():
             raise _no_model()
 
@@ -170,12 +173,12 @@ def describe_misfit(card: Card, size: float | None) -> str | None:
     )
 
 
-def _named_model(model: Model | None) -> ModelFile | None:
+def _named_model(model: Model | None, task: Task | None) -> ModelFile | None:
     if isinstance(model, ModelFile):
         return model
     name = os.fspath(model or os.environ.get(MODEL_VARIABLE) or "")
     if not name:
-        return None
+        return None if task is None else exported_model(task, _bundled_names())
     return _get_model(name) if "://" in name else _local_model(name)
 
 

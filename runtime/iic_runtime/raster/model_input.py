@@ -6,22 +6,26 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 from affine import Affine
 from numpy.typing import NDArray
 
 from iic_geotools.errors import ModelError, SceneError
 from iic_geotools.geobox import GeoBox
-from iic_geotools.scene.bands import list_bands, match_bands, named_bands
+from iic_geotools.scene.bands import canonical, list_bands, match_bands, named_bands
 from iic_geotools.scene.info import SceneInfo
 from iic_geotools.scene.reflectance import reflectance_of
-from iic_geotools.scene.rescaling import Pair, Rescale, parse_rescale, robust_ranges
+from iic_geotools.scene.rescaling import Pair, Rescale, parse_rescale, robust_ranges, sample_values
 from iic_geotools.scene.scene import SceneSource, value_sample
+from iic_geotools.tiling import Rect
 from iic_runtime.model.card import Card, check_reflectance_applies
 from iic_runtime.model.select import describe_misfit, ground_resolution, matching_size
 
 _LOG = logging.getLogger(__name__)
 # Eight pixels for one on each side: still finer ones cost much and show nothing.
 MOST_REFINED = 64
+# Share of two-valued pixels above which a band is a mask: its edges may be smoothed.
+ALPHA_SHARE = 0.95
 # How far from a whole number of pixels a factor may be: what a projection or rounded coordinates change.
 WHOLE = 0.01
 # Values that mean the same in both types, so that there is nothing to rescale.
@@ -43,7 +47,8 @@ def choose_reading(
     Args:
         info: What is known about the scene.
         card: The card of the model.
-        bands: The scene's bands for those of the model, by name or number; by default matched by name.
+        bands: The scene's bands for those of the model, by name or number; by default matched by name, or in the
+            model's order if there are as many and none has a name.
         nodata: The scene's nodata value; by default the one in the file.
         rescale: "MIN,MAX", "auto" or "off"; by default as the card says.
         reflectance: Scale and offset that turn values into reflectance; by default as the scene says.
@@ -53,7 +58,7 @@ def choose_reading(
     Raises:
         IICError: The scene does not suit the model, or an argument does not suit them.
     """
-    bidx = choose_bands(info, card, bands)
+    bidx = choose_bands(info, card, bands or _order_of_unnamed(info, card))
     if any(info.interpretations[band - 1] == "palette" for band in bidx):
         raise SceneError(
             f"{info.title} is a paletted image; expand it to colours first, e.g. with gdal_translate -expand rgb."
@@ -93,6 +98,44 @@ def choose_bands(info: SceneInfo, card: Card, bands: Sequence[str | int] | None 
     if bands is None:
         _check_band_names(info, card)
     return match_bands(card.bands, info.descriptions, info.interpretations, bands)
+
+
+def _order_of_unnamed(info: SceneInfo, card: Card) -> tuple[int, ...] | None:
+    """Return all bands in order if none of them has a name and there are as many as the model takes; else None.
+
+    Writers that know nothing about four bands mark them as red, green, blue and alpha: that says no more than their
+    order, unless the fourth holds the values of a mask.
+    """
+    kinds = info.interpretations
+    if len(kinds) != len(card.bands) or any(info.descriptions):
+        return None
+    unnamed = set(kinds) <= {"undefined", "gray"}
+    by_default = (
+        kinds == ("red", "green", "blue", "alpha") and tuple(map(canonical, card.bands[:3])) == kinds[:3]
+    )
+    if not unnamed and not (by_default and not _is_mask(info, len(kinds))):
+        return None
+    if all(named_bands(name, info.descriptions, kinds) for name in card.bands):
+        return None
+    order = ", ".join(f"{index} {name}" for index, name in enumerate(card.bands, 1))
+    _LOG.warning(
+        "The bands of %s have no names and are read in the order of the model %s (%s); give `bands` for another order.",
+        *(info.title, card.name, order),
+    )
+    return tuple(range(1, len(kinds) + 1))
+
+
+def _is_mask(info: SceneInfo, band: int) -> bool:
+    """Return whether a band has almost no other values than its smallest and largest, as an alpha band has."""
+    dtype = info.dtype_of((band,))
+    source = SceneSource(info.path, (band,), dtype, nodata=None, masked=False, fill=(0.0,), name=info.name)
+    with source.open() as scene:
+
+        def read(rect: Rect) -> tuple[NDArray[Any], None]:
+            return scene.read(rect).values, None
+
+        values = sample_values(read, info.grid.width, info.grid.height)
+    return bool(np.isin(values, (values.min(), values.max())).mean() > ALPHA_SHARE) if values.size else True
 
 
 def _check_band_names(info: SceneInfo, card: Card) -> None:
