@@ -5,9 +5,12 @@ A command looks like this:
     app = App()
 
     @app.command()
-    def command(scene: str, verbose: Verbose = False, quiet: Quiet = False, traceback: Traceback = False) -> None:
-        with shell(verbose, quiet, traceback), show_progress(quiet=quiet) as progress:
-            function(scene, progress=progress)
+    def command(scene: str, settings: SceneSettings, display: Display) -> None:
+        with display.show_progress() as progress:
+            function(scene, progress=progress, **settings.values())
+
+A settings class (`iic_geotools.settings`) becomes an option per setting; `Display`, or `Shell` where there is no
+progress, adds what every command has, and runs the body in the shell.
 """
 
 from iic_geotools.cli.app import App as App
@@ -15,12 +18,15 @@ from iic_geotools.cli.display import show_progress as show_progress
 from iic_geotools.cli.error_shell import as_options as as_options
 from iic_geotools.cli.error_shell import shell as shell
 from iic_geotools.cli.options import AsJson as AsJson
+from iic_geotools.cli.options import Display as Display
 from iic_geotools.cli.options import NumberRange as NumberRange
 from iic_geotools.cli.options import Overwrite as Overwrite
 from iic_geotools.cli.options import ProgressJson as ProgressJson
 from iic_geotools.cli.options import Quiet as Quiet
+from iic_geotools.cli.options import Shell as Shell
 from iic_geotools.cli.options import Traceback as Traceback
 from iic_geotools.cli.options import Verbose as Verbose
 from iic_geotools.cli.options import Version as Version
 from iic_geotools.cli.options import parse_number_range as parse_number_range
+from iic_geotools.cli.signature import Given as Given
 from iic_geotools.cli.streams import print_error as print_error

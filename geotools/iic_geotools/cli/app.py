@@ -9,10 +9,8 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from iic_geotools.cli.streams import print_error, print_unexpected, write
-
-INTERRUPTED = 130
-"""Exit code of a command that the user interrupted."""
+from iic_geotools.cli.signature import expand
+from iic_geotools.cli.streams import INTERRUPTED, print_error, print_unexpected, write
 
 
 class _SentenceCommand(TyperCommand):
@@ -38,8 +36,14 @@ class App(typer.Typer):
         super().__init__(cls=_SentenceGroup, add_completion=False, pretty_exceptions_enable=False, **settings)
 
     def command(self, name: str | None = None, **settings: Any) -> Callable[..., Any]:
-        """Return a decorator that makes a command of a function."""
-        return super().command(name, **{"cls": _SentenceCommand, **settings})
+        """Return a decorator that makes a command of a function; settings classes become options."""
+        add = super().command(name, **{"cls": _SentenceCommand, **settings})
+
+        def decorate(function: Callable[..., None]) -> Callable[..., None]:
+            add(expand(function))
+            return function
+
+        return decorate
 
 
 def _exit_with_sentence(

@@ -15,8 +15,14 @@ from typing import Any, TextIO
 
 import typer
 
-from iic_geotools.cli.app import INTERRUPTED
-from iic_geotools.cli.streams import open_standard_streams, print_error, print_unexpected, printable, write
+from iic_geotools.cli.streams import (
+    INTERRUPTED,
+    open_standard_streams,
+    print_error,
+    print_unexpected,
+    printable,
+    write,
+)
 from iic_geotools.errors import IICError, MissingPackageError, UsageError
 
 # Packages that commands import only when they run, and the extra that brings each of them.
@@ -24,6 +30,16 @@ _EXTRAS = {"torch": "train", "torchvision": "train", "safetensors": "train", "sc
 _EXTRAS |= {"pyogrio": "vector", "shapely": "vector"}
 _ARGUMENT = re.compile(r"`([a-z][a-z0-9_]*)`")
 _running: ContextVar[typer.Context | None] = ContextVar("_running", default=None)
+
+
+@contextmanager
+def naming_options(context: typer.Context | None) -> Iterator[None]:
+    """Let errors and messages in the block name the options of a command."""
+    token = _running.set(context)
+    try:
+        yield
+    finally:
+        _running.reset(token)
 
 
 def remember_command(context: typer.Context, value: bool) -> bool:
@@ -36,9 +52,8 @@ def remember_command(context: typer.Context, value: bool) -> bool:
 def shell(verbose: bool = False, quiet: bool = False, traceback: bool = False) -> Iterator[None]:
     """Run the body of a command: print errors as sentences and turn them into exit codes.
 
-    The exit code is 2 for wrong usage, 130 if the user interrupts the command, and 1 for other errors, among them those
-    that nobody has foreseen. Log messages of this project are printed on standard error, above a progress bar if
-    there is one.
+    The exit code is 2 for wrong usage, 130 if the user interrupts the command, and 1 for other errors, including
+    unexpected ones. Log messages of this project are printed on standard error, above a progress bar if there is one.
 
     Args:
         verbose: Print debug messages too.

@@ -2,12 +2,37 @@
 
 import math
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Annotated, NamedTuple
 
 import typer
 
+from iic_geotools.cli.display import show_progress
 from iic_geotools.cli.error_shell import remember_command
 from iic_geotools.errors import UsageError
+from iic_geotools.progress import OnProgress
+from iic_geotools.settings import Settings, setting
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shell(Settings, group="Running"):
+    """How much a command prints."""
+
+    verbose: bool = setting(False, "Print more about what is done.", flags=("--verbose", "-v"))
+    quiet: bool = setting(False, "Print only warnings and errors.", flags=("--quiet", "-q"))
+    traceback: bool = setting(False, "Show where in the code an error comes from.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Display(Shell, group="Running"):
+    """How much a command prints, and how it shows progress."""
+
+    progress_json: bool = setting(False, "Print progress as JSON lines on standard output.")
+
+    def show_progress(self) -> AbstractContextManager[OnProgress]:
+        """Yield a function that displays reports of progress."""
+        return show_progress(quiet=self.quiet, as_json=self.progress_json)
 
 
 def _print_version(context: typer.Context, value: bool) -> None:

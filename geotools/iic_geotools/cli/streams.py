@@ -7,6 +7,9 @@ from typing import Any, TextIO
 
 from iic_geotools.errors import UnexpectedError
 
+INTERRUPTED = 130
+"""Exit code of a command that the user interrupted."""
+
 
 def printable(text: str) -> str:
     """The text with control characters, which a terminal would obey, and broken letters as escapes.

@@ -1,0 +1,285 @@
+"""Settings, each declared once: a field of a frozen dataclass that carries its default, help, unit and group.
+
+    @dataclass(frozen=True, kw_only=True)
+    class Region(Settings, group="Region"):
+        bounds: Bounds | None = setting(None, "Map only this region.", metavar="LIST", parse=parse_bounds)
+
+    @dataclass(frozen=True)
+    class ClipArguments(Region):
+        scene: PathLike
+
+    @takes(ClipArguments)
+    def clip(arguments: ClipArguments) -> Summary: ...
+
+    clip("scene.tif", bounds=(0, 0, 9, 9))  # signature and types are those of the dataclass
+
+Groups are combined by inheritance, and a stage takes only the group it needs (`settings.part(Region)`). A command takes
+a settings class as one parameter (`iic_geotools.cli.signature`); documentation and other programs read `describe`.
+"""
+
+import inspect
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, Field, asdict, dataclass, field, fields
+from functools import wraps
+from pathlib import Path
+from types import NoneType
+from typing import Any, ClassVar, Literal, ParamSpec, Self, TypeVar, get_args, get_origin
+
+PathLike = str | os.PathLike[str]
+P = ParamSpec("P")
+A = TypeVar("A")
+R = TypeVar("R")
+S = TypeVar("S", bound="Settings")
+T = TypeVar("T")
+_KEY = "setting"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a field says about itself.
+
+    Attributes:
+        help: What it does, in a sentence or two. Other settings are named in backticks.
+        details: What only documentation adds to the help.
+        metavar: What a value looks like, or its unit: "M2", "MIN,MAX".
+        parse: Turns the text of an option, and the setting's name for errors, into a value.
+        repeat: Whether the option may be repeated; `parse` then takes a list of texts.
+        writes: The suffixes of the file that it names, if it is an output.
+        envvar: The environment variable that gives the default of the option.
+        first: Whether help shows it before the groups.
+        flags: How the option is written, if not as the field's name with dashes.
+        option: Whether commands have it; False for what only Python can give.
+    """
+
+    help: str
+    details: str = ""
+    metavar: str | None = None
+    parse: Callable[[Any, str], Any] | None = None
+    repeat: bool = False
+    writes: tuple[str, ...] = ()
+    envvar: str | None = None
+    first: bool = False
+    flags: tuple[str, ...] = ()
+    option: bool = True
+
+
+def setting(default: T, help: str, **about: Any) -> T:
+    """Declare a field of a settings dataclass.
+
+    Args:
+        default: The default.
+        help: What it does.
+        about: The other attributes of `Setting`.
+    """
+    metadata = {_KEY: Setting(help, **about)}
+    if isinstance(default, (dict, list, set)):
+        declared: Any = field(default_factory=default.copy, metadata=metadata)
+    else:
+        declared = field(default=default, metadata=metadata)
+    return declared  # type: ignore[no-any-return]
+
+
+class Settings:
+    """Base of settings dataclasses.
+
+    Attributes:
+        group: The heading under which help and documentation list the settings that a class declares.
+    """
+
+    group: ClassVar[str] = "Options"
+
+    def __init_subclass__(cls, group: str | None = None) -> None:
+        """Name the group of the settings that the class declares."""
+        cls.group = group or "Options"
+
+    def part(self, kind: type[S]) -> S:
+        """Return the settings of one group, or of another class that this one contains."""
+        return kind(**{name: getattr(self, name) for name in names(kind)})
+
+    def values(self) -> dict[str, Any]:
+        """Return all settings by name, as keyword arguments."""
+        return {name: getattr(self, name) for name in names(type(self))}
+
+    def changed(self) -> dict[str, Any]:
+        """Return the settings that do not have their default."""
+        defaults = {declared.name: _default(declared) for declared in fields(self)}  # type: ignore[arg-type]
+        return {name: value for name, value in self.values().items() if value != defaults[name]}
+
+    def as_json(self) -> dict[str, Any]:
+        """Return all settings as JSON holds them."""
+        return {name: _plain(value) for name, value in self.values().items()}
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Self:
+        """Make settings from those of `values` that the class has."""
+        known = set(names(cls))
+        return cls(**{name: value for name, value in values.items() if name in known})
+
+
+@dataclass(frozen=True)
+class Described:
+    """A setting as help, documentation and other programs see it.
+
+    Attributes:
+        name: The name of the argument.
+        group: The heading that it stands under.
+        kind: The type of a value: bool, int, float, str, Path, or a Literal.
+        default: The default.
+        optional: Whether it may be None.
+        about: What the field says about itself.
+    """
+
+    name: str
+    group: str
+    kind: Any
+    default: Any
+    optional: bool
+    about: Setting
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The values it may take, if they are few."""
+        return get_args(self.kind) if get_origin(self.kind) is Literal else ()
+
+
+def describe(kind: type[Any]) -> list[Described]:
+    """Return the settings of a class: those of its bases from left to right, then its own."""
+    return [_describe(owner, declared) for owner, declared in _declared(kind)]
+
+
+def names(kind: type[Any]) -> list[str]:
+    """Return the names of the settings of a class."""
+    return [declared.name for _, declared in _declared(kind)]
+
+
+def takes(arguments: Callable[P, A]) -> Callable[[Callable[[A], R]], Callable[P, R]]:
+    """Make a function of one settings object take the fields of its class as arguments.
+
+    Signature, types and the list of arguments in the docstring come from the class.
+    """
+
+    def decorate(function: Callable[[A], R]) -> Callable[P, R]:
+        @wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            try:
+                bound = signature.bind(*args, **kwargs)
+            except TypeError as error:
+                raise TypeError(f"{function.__name__}() {error}") from None
+            return function(arguments(*bound.args, **bound.kwargs))
+
+        signature = inspect.signature(arguments)
+        call.__signature__ = signature.replace(  # type: ignore[attr-defined]
+            return_annotation=inspect.signature(function).return_annotation
+        )
+        call.__doc__ = _with_arguments(function.__doc__ or "", arguments)
+        return call
+
+    return decorate
+
+
+def markdown_table(kind: type[Any], option: Callable[[str], str] = lambda name: name) -> str:
+    """Return the settings of a class as tables of Markdown, one per group.
+
+    Args:
+        kind: The class.
+        option: Says how a setting is written, e.g. with dashes.
+    """
+    lines: list[str] = []
+    group = None
+    for entry in sorted(describe(kind), key=lambda entry: not entry.about.first):
+        heading = "Options" if entry.about.first else entry.group
+        if heading != group:
+            group = heading
+            lines += ["", f"**{group}**", "", "| | | |", "|---|---|---|"]
+        value = entry.about.metavar or "|".join(entry.choices)
+        text = " ".join(filter(None, (entry.about.help, entry.about.details)))
+        cells = (f"`{option(entry.name)}`", f"`{value}`" if value else "", text)
+        lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
+    return "\n".join(lines).strip() + "\n"
+
+
+def option_type(annotation: Any) -> tuple[Any, bool]:
+    """Return the type of one value of a field, and whether the field may be None."""
+    members = (
+        get_args(annotation) if NoneType in get_args(annotation) or _is_union(annotation) else (annotation,)
+    )
+    kinds = [member for member in members if member is not NoneType]
+    optional = len(kinds) < len(members)
+    if any(isinstance(kind, type) and issubclass(kind, os.PathLike) for kind in map(_plain_type, kinds)):
+        return Path, optional
+    return (kinds[0] if len(kinds) == 1 else str), optional
+
+
+def _is_union(annotation: Any) -> bool:
+    return bool(get_args(annotation)) and get_origin(annotation) not in (Literal, list, tuple, dict)
+
+
+def _plain_type(kind: Any) -> Any:
+    return get_origin(kind) or kind
+
+
+def _declared(kind: type[Any], seen: set[str] | None = None) -> Iterator[tuple[type[Any], "Field[Any]"]]:
+    """Yield the setting fields of a class, each with the class that declares it."""
+    seen = set() if seen is None else seen
+    for base in kind.__bases__:
+        if issubclass(base, Settings):
+            yield from _declared(base, seen)
+    own = inspect.get_annotations(kind)
+    for declared in fields(kind) if "__dataclass_fields__" in kind.__dict__ else ():
+        if declared.name in own and _KEY in declared.metadata and declared.name not in seen:
+            seen.add(declared.name)
+            yield kind, declared
+
+
+def _describe(owner: type[Any], declared: "Field[Any]") -> Described:
+    about: Setting = declared.metadata[_KEY]
+    kind, optional = (str, True) if about.parse else option_type(_annotation(owner, declared))
+    return Described(declared.name, owner.group, kind, _default(declared), optional, about)
+
+
+def _annotation(owner: type[Any], declared: "Field[Any]") -> Any:
+    if not isinstance(declared.type, str):
+        return declared.type
+    return eval(declared.type, vars(sys.modules[owner.__module__]))
+
+
+def _default(declared: "Field[Any]") -> Any:
+    if declared.default_factory is not MISSING:
+        return declared.default_factory()
+    return None if declared.default is MISSING else declared.default
+
+
+def _with_arguments(doc: str, arguments: Any) -> str:
+    """Put the settings of a class into the list of arguments of a docstring, or add that list."""
+    doc = inspect.cleandoc(doc)
+    if not isinstance(arguments, type):
+        return doc
+    lines = [
+        f"    {entry.name}: {' '.join(filter(None, (entry.about.help, entry.about.details)))}"
+        for entry in describe(arguments)
+    ]
+    if not lines:
+        return doc
+    head, mark, tail = doc.partition("\nArgs:\n")
+    if mark:
+        given, gap, rest = tail.partition("\n\n")
+        return "".join((head, mark, given, "\n", "\n".join(lines), gap, rest))
+    start = min(
+        (doc.find(f"\n{section}:\n") for section in ("Returns", "Raises") if f"\n{section}:\n" in doc),
+        default=len(doc),
+    )
+    return "\n".join((doc[:start].rstrip("\n"), "", "Args:", *lines, doc[start:])).rstrip("\n")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, Mapping):
+        return {str(key): _plain(entry) for key, entry in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_plain(entry) for entry in value]
+    if hasattr(value, "__dataclass_fields__") and not isinstance(value, type):
+        return asdict(value)
+    return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)
