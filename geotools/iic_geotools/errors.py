@@ -68,6 +68,10 @@ class UnexpectedError(IICError, RuntimeError):
         return cls(f"Something went wrong that was not foreseen, {type(error).__name__}{reason}.")
 
 
+class AssumptionWarning(UserWarning):
+    """Something that a file does not state and that was assumed; commands print it as a message."""
+
+
 def last_line(error: Exception) -> str:
     """Return the last line of what a library says about an error: the cause, after where it was noticed."""
     lines = str(error).strip().splitlines()

@@ -14,8 +14,8 @@ from iic_geotools.classmap.classes import NODATA
 from iic_geotools.errors import ModelError, UsageError
 from iic_geotools.scene.info import SceneInfo
 from iic_geotools.scene.masks import fill_holes, valid_pixels
-from iic_geotools.scene.reflectance import choose_reflectance
-from iic_geotools.scene.rescaling import Pair, Rescale, robust_ranges, sample_values
+from iic_geotools.scene.optional import mark_missing
+from iic_geotools.scene.rescaling import Pair, sample_values
 from iic_geotools.scene.scene import Pixels
 from iic_geotools.threads import map_ahead
 from iic_geotools.tiling import Rect, Tile, TileGrid
@@ -29,9 +29,10 @@ from iic_runtime.engine.base import (
     open_lanes,
     open_spec,
 )
-from iic_runtime.model.card import Card, check_reflectance_applies
+from iic_runtime.model.card import Card
 from iic_runtime.model.file import ModelFile
 from iic_runtime.model.select import Model, ModelSelector, find_model
+from iic_runtime.model.values import Input, choose_rescale
 
 Group = Sequence[tuple[Tile, Pixels]]
 Mask = NDArray[np.bool_]
@@ -116,7 +117,8 @@ class Segmenter:
         """Label an image [bands, H, W]; the result does not depend on the tile size.
 
         Args:
-            image: Raw pixels, in the card's band order and dtype.
+            image: Raw pixels, in the card's band order and dtype; for a model that takes 8 bits also of another
+                dtype. Bands that the card calls optional may be left out, all of them together.
             valid: Where there is data, [H, W]. Pixels that are not finite, or masked in any band of a masked array,
                 never count as data.
             rescale: "auto" brings each band into the model's range by its own 2nd and 98th percentile over this
@@ -139,17 +141,28 @@ class Segmenter:
                 np.asarray(image.data),
                 unmasked if valid is None else unmasked & valid.astype(bool),
             )
-        check_reflectance_applies(self.card, rescale, reflectance)
-        image, valid = self._rescale(image, valid, rescale or self.card.rescale, reflectance)
+        names = self.card.bands if len(image) == len(self.card.bands) else self.card.required
+        image, valid = self._rescale(image, valid, names, rescale, reflectance)
         if image.dtype != self.card.dtype:
             raise ModelError(
                 f"The model takes {self.card.dtype}, not {image.dtype}; rescale the array first."
             )
-        _, height, width = image.shape
         known = _known_pixels(image, valid)
+        optional = self.card.optional_bands(names)
+        if known is not None or optional:
+            image = mark_missing(image.copy(), optional)
         if known is not None:
-            image = image.copy()
-            fill_holes(image, known, self.card.offset)
+            fill_holes(image, known, self.card.fill_for(names))
+        return self.label_pixels(Pixels(image, known))
+
+    def label_pixels(self, pixels: Pixels) -> Segmentation:
+        """Label pixels as `SceneSource` reads them: all bands, in the model's dtype, with holes filled.
+
+        Args:
+            pixels: The pixels.
+        """
+        image, known = pixels.values, pixels.valid
+        _, height, width = image.shape
         whole = Segmentation(np.full((height, width), NODATA, np.uint8), np.zeros((height, width), np.uint8))
 
         def read(tile: Tile) -> tuple[Tile, Pixels]:
@@ -193,11 +206,15 @@ class Segmenter:
         return self.engine if self.spec.lanes == 1 else open_lanes(self.model, self.spec)
 
     def _rescale(
-        self, image: NDArray[Any], valid: Mask | None, rescale: str | None, reflectance: Pair | None
+        self,
+        image: NDArray[Any],
+        valid: Mask | None,
+        names: tuple[str, ...],
+        rescale: str | None,
+        reflectance: Pair | None,
     ) -> tuple[NDArray[Any], Mask | None]:
-        """Bring an image into the model's range, if the card or the caller says so."""
-        card = self.card
-        if rescale == "off" or (rescale is None and card.values is None):
+        """Bring an image of some of the model's bands into the model's range, if the card or the caller says so."""
+        if rescale == "off" and reflectance is None:
             return image, valid
         known = _known_pixels(image, valid)
 
@@ -207,23 +224,21 @@ class Segmenter:
         def measure(skip_empty: bool) -> NDArray[Any]:
             return sample_values(read, image.shape[2], image.shape[1], skip_empty=skip_empty)
 
-        if rescale == "auto":
-            function = Rescale(robust_ranges(measure(False)), card.value_range)
-        else:
-            radiometry = choose_reflectance(
-                None, str(image.dtype), card.bands, lambda: measure(True), reflectance
-            )
-            function = radiometry.rescale(card.value_range)
-        return function.apply(image, card.dtype), known
+        function = choose_rescale(self.card, Input(names, str(image.dtype), measure), rescale, reflectance)
+        return (image, valid) if function is None else (function.apply(image, self.card.dtype), known)
 
     def _check_image(self, image: NDArray[Any], valid: Mask | None) -> None:
         card = self.card
         if not isinstance(image, np.ndarray) or image.dtype.kind not in "uif":
             kind = image.dtype if isinstance(image, np.ndarray) else type(image).__name__
             raise ModelError(f"The model takes arrays of numbers [{len(card.bands)}, H, W], not {kind}.")
-        if image.ndim != 3 or image.shape[0] != len(card.bands):
+        if image.ndim != 3 or image.shape[0] not in (len(card.bands), len(card.required)):
+            without = (
+                f" or [{len(card.required)}, H, W] ({', '.join(card.required)})" if card.optional else ""
+            )
             raise ModelError(
-                f"The model takes [{len(card.bands)}, H, W] ({', '.join(card.bands)}), not shape {image.shape}."
+                f"The model takes [{len(card.bands)}, H, W] ({', '.join(card.bands)}){without}, not shape "
+                f"{image.shape}."
             )
         if not image.size:
             raise ModelError(f"The image has the shape {image.shape}, and no pixel to label.")

@@ -23,7 +23,7 @@ from iic_geotools.cli.streams import (
     printable,
     write,
 )
-from iic_geotools.errors import IICError, MissingPackageError, UsageError
+from iic_geotools.errors import AssumptionWarning, IICError, MissingPackageError, UsageError
 
 # Packages that commands import only when they run, and the extra that brings each of them.
 _EXTRAS = {"torch": "train", "torchvision": "train", "safetensors": "train", "scipy": "train"}
@@ -63,7 +63,8 @@ def shell(verbose: bool = False, quiet: bool = False, traceback: bool = False) -
     open_standard_streams()
     _set_up_logging(logging.DEBUG if verbose else logging.WARNING if quiet else logging.INFO)
     try:
-        yield
+        with _assumptions_as_messages():
+            yield
     except IICError as error:
         if traceback:
             raise
@@ -89,6 +90,25 @@ def shell(verbose: bool = False, quiet: bool = False, traceback: bool = False) -
         raise typer.Exit(1) from error
     finally:
         _running.set(None)
+
+
+@contextmanager
+def _assumptions_as_messages() -> Iterator[None]:
+    """Print what is assumed about a scene as a message, without the line of code that a Python warning shows."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", AssumptionWarning)
+        show = warnings.showwarning
+
+        def show_message(
+            message: Warning | str, category: type[Warning], *place: Any, **arguments: Any
+        ) -> None:
+            if issubclass(category, AssumptionWarning):
+                logging.getLogger("iic_geotools").warning("%s", message)
+            else:
+                show(message, category, *place, **arguments)
+
+        warnings.showwarning = show_message
+        yield
 
 
 def as_options(message: str) -> str:

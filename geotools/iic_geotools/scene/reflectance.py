@@ -82,12 +82,32 @@ def choose_reflectance(
         measure: As in `reflectance_of`.
         reflectance: As in `reflectance_of`.
     """
+    values = measure() if reflectance is None else np.empty((len(names), 0))
+    known = known_reflectance(declared, dtype, names, values, reflectance)
+    return known or _estimate(names, values, robust_ranges(values))
+
+
+def known_reflectance(
+    declared: Radiometry | None,
+    dtype: str,
+    names: Sequence[str],
+    values: NDArray[Any],
+    reflectance: Pair | None = None,
+) -> Radiometry | None:
+    """As `choose_reflectance`, but without an estimate: None if nothing says how values become reflectance.
+
+    Args:
+        declared: As in `choose_reflectance`.
+        dtype: As in `choose_reflectance`.
+        names: As in `choose_reflectance`.
+        values: Values [bands, N] of pixels spread over the whole scene, without those that are 0 in every band.
+        reflectance: As in `choose_reflectance`.
+    """
     if reflectance is not None:
         scale, offset = check_reflectance(reflectance)
         radiometry = Radiometry((scale,) * len(names), (offset,) * len(names), "as given")
         _LOG.info("Values: reflectance is %s, as given", radiometry.formula())
         return radiometry
-    values = measure()
     ranges = robust_ranges(values)
     if declared is not None:
         low, high = _ends(declared.reflectances(ranges))
@@ -101,7 +121,7 @@ def choose_reflectance(
             low,
             high,
         )
-    return _recognise(dtype, values, ranges, names) or _estimate(names, values, ranges)
+    return _recognise(dtype, values, ranges, names)
 
 
 def check_reflectance(reflectance: Pair) -> Pair:

@@ -19,6 +19,7 @@ from iic_geotools.geobox import GeoBox
 from iic_geotools.scene.coverage import Coverage
 from iic_geotools.scene.info import SceneInfo, cause, open_raster
 from iic_geotools.scene.masks import BandMasks, fill_holes, valid_pixels
+from iic_geotools.scene.optional import OptionalBand, mark_missing
 from iic_geotools.scene.rescaling import Rescale, sample_values
 from iic_geotools.scene.warp import warp_bands
 from iic_geotools.tiling import Rect
@@ -51,10 +52,12 @@ class SceneSource:
         dtype: The data type that the model takes.
         nodata: The nodata value, if there is one.
         masked: Whether a mask or alpha band says where data is.
-        fill: One value per band that stands in for pixels without data, so that they cannot leak into others.
+        fill: One value per band of the model that stands in for pixels without data, so that they cannot leak into
+            others.
         rescale: How to bring the values into the range that the model was trained on; None leaves them as they are.
         grid: Another grid in the same CRS to read on, through a warped VRT; None for the scene's own.
         name: What messages call the scene, if not by its path.
+        optional: The bands that the model can do without; those that the scene lacks are not among `bidx`.
     """
 
     path: str
@@ -66,6 +69,13 @@ class SceneSource:
     rescale: Rescale | None = None
     grid: GeoBox | None = None
     name: str = ""
+    optional: tuple[OptionalBand, ...] = ()
+
+    @property
+    def positions(self) -> tuple[int, ...]:
+        """The positions of the bands that are read among those of the model, counted from 0."""
+        absent = {band.position for band in self.optional if band.absent}
+        return tuple(position for position in range(len(self.fill)) if position not in absent)
 
     def pixels(self, values: NDArray[Any], mask: NDArray[Any] | None = None) -> Pixels:
         """Turn raw values into pixels as the model takes them.
@@ -79,6 +89,7 @@ class SceneSource:
             values = self.rescale.apply(values, self.dtype)
         with np.errstate(over="ignore", invalid="ignore"):  # holes may not fit into the model's type
             values = np.ascontiguousarray(values, dtype=self.dtype)
+        values = mark_missing(values, self.optional)
         if valid is not None:
             fill_holes(values, valid, self.fill)
         return Pixels(values, valid)
@@ -148,7 +159,7 @@ def value_sample(source: SceneSource, info: SceneInfo, *, skip_empty: bool = Fal
         skip_empty: Whether pixels that are 0 in every band are left out, even if they count as data.
     """
     dtype = info.dtype_of(source.bidx)
-    raw = replace(source, dtype=dtype, fill=(0.0,) * len(source.bidx), rescale=None, grid=None)
+    raw = replace(source, dtype=dtype, fill=(0.0,) * len(source.bidx), rescale=None, grid=None, optional=())
     zeros = total = 0
     with raw.open() as scene:
 

@@ -21,8 +21,9 @@ from iic_runtime.adapters.segmenter_cache import get_segmenter, keep_segmenter
 from iic_runtime.engine.base import Device, EngineSpec, LabelArray
 from iic_runtime.model.card import Card
 from iic_runtime.model.file import ModelFile
+from iic_runtime.model.values import choose_rescale
 from iic_runtime.raster.label_parts import confidence_layer
-from iic_runtime.raster.model_input import choose_bands, choose_rescale, warn_about_misfit
+from iic_runtime.raster.model_input import choose_bands, describe_input, warn_about_misfit
 from iic_runtime.segmenter import Segmenter, SegmenterPool
 
 try:
@@ -116,7 +117,7 @@ class _LabelBlock:
         pixels = self.reading.pixels(np.array(values[[band - 1 for band in self.reading.bidx]]))
         with _running:
             segmenter = get_segmenter(model.digest, self.spec, lambda: model)
-            result = segmenter(pixels.values, pixels.valid, rescale="off")
+            result = segmenter.label_pixels(pixels)
         layers = (result.labels, confidence_layer(result)) if self.confidence else (result.labels,)
         return np.stack([layer[core] for layer in layers])
 
@@ -184,17 +185,19 @@ def _choose_reading(
     rescale: str | None,
     reflectance: Pair | None,
 ) -> SceneSource:
-    bidx = choose_bands(info, card, bands)
+    chosen = choose_bands(info, card, bands)
+    bidx = tuple(chosen.values())
     source = SceneSource(
         path=info.path,
         bidx=bidx,
         dtype=card.dtype,
         nodata=info.nodata_of(bidx) if nodata is None else nodata,
         masked=False,
-        fill=card.offset,
+        fill=card.fill_for(chosen),
+        optional=card.optional_bands(chosen),
     )
 
-    raw = replace(source, dtype=info.dtype_of(bidx), fill=(0.0,) * len(bidx))
+    raw = replace(source, dtype=info.dtype_of(bidx), fill=(0.0,) * len(bidx), optional=())
 
     def read(rect: Rect) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
         values = np.array(image.data[:, *rect.slices])[[band - 1 for band in bidx]]
@@ -204,7 +207,8 @@ def _choose_reading(
     def measure(skip_empty: bool) -> NDArray[Any]:
         return sample_values(read, info.grid.width, info.grid.height, skip_empty=skip_empty)
 
-    return replace(source, rescale=choose_rescale(info, bidx, card, measure, rescale, reflectance))
+    function = choose_rescale(card, describe_input(info, chosen, measure), rescale, reflectance)
+    return replace(source, rescale=function)
 
 
 def _grid(image: xr.DataArray) -> GeoBox:

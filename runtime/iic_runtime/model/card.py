@@ -2,12 +2,13 @@
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
 
 from iic_geotools.classmap.classes import MAX_CLASSES, MAX_NAME, MapClass
 from iic_geotools.errors import IICError, ModelError, UsageError
+from iic_geotools.scene.optional import OptionalBand
 
 CARD_KEY = "iic_card"
 CARD_VERSION = 1
@@ -22,6 +23,7 @@ MAX_FEATURES, MAX_VALUE = 1 << 16, 1e18
 Task = Literal["segmentation", "clustering"]
 PixelType = Literal["uint8", "uint16", "int16", "float32"]
 Precision = Literal["fp32", "fp16", "int8"]
+_LIMITS = {"uint8": (0, 255), "uint16": (0, 65535), "int16": (-32768, 32767)}
 Rescaling = Literal["auto"]
 Values = Literal["reflectance"]
 
@@ -82,6 +84,10 @@ class Card:
             the user says otherwise; None if values are taken as they are.
         values: "reflectance" if (pixel - offset) * scale is reflectance, so that scenes are brought to it by what
             they say about their values; None if the values have no unit.
+        optional: The bands that a scene need not have, each with the value, in the card's data type, that says to the
+            graph that the band is missing at a pixel.
+        stretch: For models that take reflectance, values outside of its range that stand for the 2nd and 98th
+            percentile of each band of a scene of whose values nothing is known; None if reflectance is estimated then.
         gsd: Ground sample distance that it was trained at, in metres per pixel; None if unknown.
         gsd_range: Smallest and largest ground sample distance that it is meant for.
         classes: Name and colour of every label, in the order of the labels.
@@ -110,6 +116,8 @@ class Card:
     scale: tuple[float, ...] = ()
     rescale: Rescaling | None = None
     values: Values | None = None
+    optional: Mapping[str, float] = field(default_factory=dict)
+    stretch: tuple[float, float] | None = None
     gsd: float | None = None
     gsd_range: tuple[float, float] | None = None
     precision: Precision = "fp32"
@@ -149,6 +157,7 @@ class Card:
         )
         _require(self.values in (None, *get_args(Values)), "values", f"null or one of {get_args(Values)}")
         _require(self.values is None or self.rescale is None, "rescale", "null if values are reflectance")
+        self._check_optional()
         _require(self.task in get_args(Task), "task", f"one of {get_args(Task)}")
         _require(self.precision in get_args(Precision), "precision", f"one of {get_args(Precision)}")
         _require(1 <= len(self.classes) <= MAX_CLASSES, "classes", f"1 to {MAX_CLASSES} classes")
@@ -172,6 +181,19 @@ class Card:
             "places",
             "pairs of longitude and latitude",
         )
+
+    def _check_optional(self) -> None:
+        """Check what the graph is told about bands that are missing and values that are unknown."""
+        optional, limits = self.optional, _LIMITS.get(self.dtype, (-MAX_VALUE, MAX_VALUE))
+        _require(isinstance(optional, Mapping), "optional", "a table of bands and values")
+        _require(optional.keys() < set(self.bands), "optional", "some of its bands, not all of them")
+        values = [*optional.values(), *(self.stretch or ())]
+        fit = all(_is_number(value) and limits[0] <= value <= limits[1] for value in values)
+        whole = self.dtype == "float32" or all(value == int(value) for value in values if _is_number(value))
+        _require(fit and whole, "optional and stretch", f"numbers that {self.dtype} holds")
+        if self.stretch is not None:
+            _require(self.values == "reflectance", "stretch", "null unless values are reflectance")
+            _require(len(self.stretch) == 2 and self.stretch[0] < self.stretch[1], "stretch", "LOW and HIGH")
 
     def _check_texts(self) -> None:
         """Refuse control characters, which a terminal would obey, and texts that are too long."""
@@ -199,6 +221,29 @@ class Card:
         _require(
             bool(self.name.strip()) and len(self.name) <= MAX_NAME, "name", f"1 to {MAX_NAME} characters"
         )
+
+    @property
+    def required(self) -> tuple[str, ...]:
+        """The bands that a scene must have."""
+        return tuple(band for band in self.bands if band not in self.optional)
+
+    def range_of(self, names: Collection[str]) -> tuple[tuple[float, float], ...]:
+        """The range of raw values of some bands, in the model's order: one (low, high) pair per band."""
+        pairs = zip(self.bands, self.value_range, strict=True)
+        return tuple(pair for band, pair in pairs if band in names)
+
+    def optional_bands(self, names: Collection[str]) -> tuple[OptionalBand, ...]:
+        """The bands that a scene need not have, for a scene that has the bands `names`."""
+        return tuple(
+            OptionalBand(position, self.optional[band], band not in names)
+            for position, band in enumerate(self.bands)
+            if band in self.optional
+        )
+
+    def fill_for(self, names: Collection[str]) -> tuple[float, ...]:
+        """One value per band for pixels without data, for a scene that has the bands `names`."""
+        pairs = zip(self.bands, self.offset, strict=True)
+        return tuple(offset if band in names else self.optional[band] for band, offset in pairs)
 
     @property
     def value_range(self) -> tuple[tuple[float, float], ...]:
@@ -273,9 +318,10 @@ def _convert(content: dict[str, Any]) -> dict[str, Any]:
             if not isinstance(typed[key], list):
                 raise TypeError(f"{key} is not a list")
             typed[key] = tuple(typed[key])
-    if typed.get("gsd_range") is not None:
-        low, high = typed["gsd_range"]
-        typed["gsd_range"] = (low, high)
+    for key in ("gsd_range", "stretch"):
+        if typed.get(key) is not None:
+            low, high = typed[key]
+            typed[key] = (low, high)
     typed["classes"] = tuple(MapClass(**entry) for entry in typed["classes"])
     typed["features"] = tuple(FeatureGroup(**entry) for entry in typed.get("features", ()))
     if "origin" in typed:

@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,12 +14,12 @@ from iic_geotools.errors import ModelError, SceneError
 from iic_geotools.geobox import GeoBox
 from iic_geotools.scene.bands import canonical, list_bands, match_bands, named_bands
 from iic_geotools.scene.info import SceneInfo
-from iic_geotools.scene.reflectance import reflectance_of
-from iic_geotools.scene.rescaling import Pair, Rescale, parse_rescale, robust_ranges, sample_values
+from iic_geotools.scene.rescaling import Pair, sample_values
 from iic_geotools.scene.scene import SceneSource, value_sample
 from iic_geotools.tiling import Rect
-from iic_runtime.model.card import Card, check_reflectance_applies
+from iic_runtime.model.card import Card
 from iic_runtime.model.select import describe_misfit, ground_resolution, matching_size
+from iic_runtime.model.values import Input, choose_rescale
 
 _LOG = logging.getLogger(__name__)
 # Eight pixels for one on each side: still finer ones cost much and show nothing.
@@ -28,8 +28,6 @@ MOST_REFINED = 64
 ALPHA_SHARE = 0.95
 # How far from a whole number of pixels a factor may be: what a projection or rounded coordinates change.
 WHOLE = 0.01
-# Values that mean the same in both types, so that there is nothing to rescale.
-_SAME_MEANING = {("float64", "float32"), ("float16", "float32")}
 
 
 def choose_reading(
@@ -58,7 +56,8 @@ def choose_reading(
     Raises:
         IICError: The scene does not suit the model, or an argument does not suit them.
     """
-    bidx = choose_bands(info, card, bands or _order_of_unnamed(info, card))
+    chosen = choose_bands(info, card, bands or _order_of_unnamed(info, card))
+    bidx = tuple(chosen.values())
     if any(info.interpretations[band - 1] == "palette" for band in bidx):
         raise SceneError(
             f"{info.title} is a paletted image; expand it to colours first, e.g. with gdal_translate -expand rgb."
@@ -69,8 +68,9 @@ def choose_reading(
         dtype=card.dtype,
         nodata=info.nodata_of(bidx) if nodata is None else nodata,
         masked=info.has_mask(bidx) and (nodata is None or info.mask_given),
-        fill=card.offset,
+        fill=card.fill_for(chosen),
         name=info.name,
+        optional=card.optional_bands(chosen),
     )
 
     def measure(skip_empty: bool) -> NDArray[Any]:
@@ -78,26 +78,50 @@ def choose_reading(
 
     return replace(
         source,
-        rescale=choose_rescale(info, bidx, card, measure, rescale, reflectance),
+        rescale=choose_rescale(card, describe_input(info, chosen, measure), rescale, reflectance),
         grid=_choose_grid(info, card, match_gsd),
     )
 
 
-def choose_bands(info: SceneInfo, card: Card, bands: Sequence[str | int] | None = None) -> tuple[int, ...]:
-    """Return the scene's band, counted from 1, for each band of the model, in the model's order.
+def describe_input(
+    info: SceneInfo, chosen: Mapping[str, int], measure: Callable[[bool], NDArray[Any]]
+) -> Input:
+    """Return what is known about the values of the bands of a scene that a model takes."""
+    bidx = tuple(chosen.values())
+    declared = None if info.radiometry is None else info.radiometry.of_bands(bidx)
+    return Input(tuple(chosen), info.dtype_of(bidx), measure, declared, info.title)
+
+
+def choose_bands(info: SceneInfo, card: Card, bands: Sequence[str | int] | None = None) -> Mapping[str, int]:
+    """Return the scene's band, counted from 1, by the name of the model's band, in the model's order.
+
+    Bands that the model can do without are left out if the scene does not name them. An alpha band is a mask, and
+    counts as a band only if it is named.
 
     Args:
         info: What is known about the scene.
         card: The card of the model.
-        bands: Bands of the scene by name or number; by default those that have the names of the model's bands.
+        bands: Bands of the scene by name or number, for all bands of the model or for those that it cannot do
+            without; by default those that have the names of the model's bands.
 
     Raises:
         UsageError: `bands` does not fit the model.
         SceneError: A band is missing, or two bands have the same name.
     """
+    names = card.bands
     if bands is None:
         _check_band_names(info, card)
-    return match_bands(card.bands, info.descriptions, info.interpretations, bands)
+        absent = {
+            name for name in card.optional if not named_bands(name, info.descriptions, info.interpretations)
+        }
+        names = tuple(name for name in names if name not in absent)
+    elif len(bands) == len(card.required):
+        names = card.required
+    missing = [name for name in card.bands if name not in names]
+    if missing:
+        _LOG.info("Bands: %s without %s", card.name, " and ".join(missing))
+    bidx = match_bands(names, info.descriptions, info.interpretations, bands)
+    return dict(zip(names, bidx, strict=True))
 
 
 def _order_of_unnamed(info: SceneInfo, card: Card) -> tuple[int, ...] | None:
@@ -141,7 +165,7 @@ def _is_mask(info: SceneInfo, band: int) -> bool:
 def _check_band_names(info: SceneInfo, card: Card) -> None:
     """Refuse a scene without a band that the model takes, and say what can be done about it."""
     matches = {name: named_bands(name, info.descriptions, info.interpretations) for name in card.bands}
-    missing = [name for name in card.bands if not matches[name]]
+    missing = [name for name in card.required if not matches[name]]
     if not missing:
         return
     count = len(info.descriptions)
@@ -163,52 +187,6 @@ def _check_band_names(info: SceneInfo, card: Card) -> None:
             )
     known = list_bands(info.descriptions, info.interpretations)
     raise SceneError(f"The scene has no band named {absent} (it has {known}){advice}.")
-
-
-def choose_rescale(
-    info: SceneInfo,
-    bidx: tuple[int, ...],
-    card: Card,
-    measure: Callable[[bool], NDArray[Any]],
-    rescale: str | None = None,
-    reflectance: Pair | None = None,
-) -> Rescale | None:
-    """Return how the scene's values become the model's; None if they are taken as they are.
-
-    Args:
-        info: What is known about the scene.
-        bidx: The bands that are read.
-        card: The card of the model.
-        measure: Returns values [bands, N] of pixels spread over the scene, if it is called with True without pixels
-            that are 0 in every band; called only if they are needed.
-        rescale: "MIN,MAX", "auto" or "off"; None for what the card says.
-        reflectance: Scale and offset that turn values into reflectance; None for what the scene says. For models that
-            take reflectance.
-
-    Raises:
-        UsageError: `rescale` is none of these, or `reflectance` does not suit the model or `rescale`.
-        ModelError: The values must be rescaled, and `rescale` does not say how.
-    """
-    dtype = info.dtype_of(bidx)
-    check_reflectance_applies(card, rescale, reflectance)
-    if card.values == "reflectance" and rescale is None:
-        radiometry = reflectance_of(info, bidx, card.bands, lambda: measure(True), reflectance)
-        function = radiometry.rescale(card.value_range)
-        return None if dtype == card.dtype and function.changes_nothing else function
-    rescale = rescale or card.rescale or "off"
-    if rescale == "off":
-        if dtype == card.dtype or (dtype, card.dtype) in _SAME_MEANING:
-            return None
-        raise ModelError(
-            f"{info.title} is {dtype}, but the model was made for {card.dtype}; give `rescale` as MIN,MAX "
-            "(the scene's values for black and white) or auto."
-        )
-    if rescale != "auto":
-        return Rescale((parse_rescale(rescale),) * len(card.bands), card.value_range)
-    ranges = robust_ranges(measure(False))
-    texts = (f"{band} {low:g} to {high:g}" for band, (low, high) in zip(card.bands, ranges, strict=True))
-    _LOG.info("Values: each band from its 2nd to its 98th percentile (%s)", ", ".join(texts))
-    return Rescale(ranges, card.value_range)
 
 
 def _coarser(length: int, side: float, size: float) -> tuple[int, float]:

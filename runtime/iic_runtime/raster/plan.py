@@ -203,6 +203,7 @@ class Plan:
                 "nodata": repr(reading.nodata),
                 "masked": reading.masked,
                 "fill": reading.fill,
+                "optional": [asdict(band) for band in reading.optional],
                 "rescale": reading.rescale and asdict(reading.rescale),
                 "grid": reading.grid and [reading.grid.width, reading.grid.height, *reading.grid.transform],
             },

@@ -126,7 +126,8 @@ def _scene_name(path: str) -> str:
 def shown_bands(plan: Plan) -> tuple[int, int, int]:
     """Return the scene's bands to draw: true colours if the model reads them, else the first bands that it reads."""
     bidx = plan.reading.bidx
-    known = dict(zip(map(canonical, plan.card.bands), bidx, strict=True))
+    names = [canonical(plan.card.bands[position]) for position in plan.reading.positions]
+    known = dict(zip(names, bidx, strict=True))
     red, green, blue = (known.get(name, 0) for name in ("red", "green", "blue"))
     if red and green and blue:
         return red, green, blue

@@ -16,7 +16,9 @@ from rio_cogeo import cog_validate
 from support.scenes import landscape
 from support.tiny_onnx import make_model
 
+from iic_geotools.errors import AssumptionWarning
 from iic_geotools.scene.info import describe
+from iic_geotools.scene.rescaling import Rescale
 from iic_geotools.tiling import Rect
 from iic_runtime import Segmenter, segment_raster
 
@@ -173,12 +175,19 @@ def test_bands_in_another_order(make_scene: MakeScene, model: Path, tmp_path: Pa
     assert np.array_equal(read(out), whole_image(model, values))
 
 
-def test_uint16_needs_a_range(make_scene: MakeScene, model: Path, tmp_path: Path) -> None:
+def test_uint16_is_mapped_with_a_sentence(make_scene: MakeScene, model: Path, tmp_path: Path) -> None:
     values = landscape(60, 70)
     scene, out = make_scene(values.astype(np.uint16) * 20), tmp_path / "map.tif"
-    with pytest.raises(ValueError, match=r"uint16, but the model was made for uint8; give `rescale`"):
+    with pytest.warns(
+        AssumptionWarning, match=r"is uint16, and the model takes 8 bits: \d+, the 99th percentile"
+    ):
         segment_raster(scene, out, model, device="cpu")
-    segment_raster(scene, out, model, device="cpu", rescale="0,5100")
+    bright = 20.0 * np.percentile(values[:3], 99, method="inverted_cdf")
+    function = Rescale(((0.0, bright),) * 4, ((0.0, 235.0),) * 4)
+    assert np.array_equal(
+        read(out), whole_image(model, function.apply(values.astype(np.uint16) * 20, "uint8"))
+    )
+    segment_raster(scene, out, model, device="cpu", rescale="0,5100", overwrite=True)
     assert np.array_equal(read(out), whole_image(model, values))
     segment_raster(scene, out, model, device="cpu", rescale="auto", overwrite=True)
     assert len(np.unique(read(out))) > 1

@@ -233,8 +233,9 @@ def test_the_segmenter_is_safe_to_share(model: Path) -> None:
     assert all(np.array_equal(a, b) for a, b in zip(alone, together, strict=True))
     with pytest.raises(ValueError, match=r"takes \[4, H, W\]"):
         segment(images[0][:3])
+    assert np.array_equal(segment(images[0].astype(float)).labels, alone[0])
     with pytest.raises(ValueError, match="takes uint8, not float64"):
-        segment(images[0].astype(float))
+        segment(images[0].astype(float), rescale="off")
 
 
 def test_no_engine_installed(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
