@@ -21,6 +21,7 @@ PUBLIC_NAMES = {
         *("Benchmark", "Trial", "benchmark_model"),
         *("NamedModel", "Place", "name_model", "suggest_places"),
         *("Collection", "get_model", "write_index"),
+        *("Classification", "Classifier", "classify_images"),
         *("Card", "Outcome", "Segmentation", "Segmenter", "Summary"),
         *("segment_raster", "segment_rasters", "validate_model"),
     },

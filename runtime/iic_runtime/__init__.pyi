@@ -1,6 +1,9 @@
 from .benchmark.benchmark import Benchmark as Benchmark
 from .benchmark.benchmark import benchmark_model as benchmark_model
 from .benchmark.trial import Trial as Trial
+from .classifier import Classification as Classification
+from .classifier import Classifier as Classifier
+from .classifier import classify_images as classify_images
 from .model.card import Card as Card
 from .model.remote.cache import get_model as get_model
 from .model.remote.collection import Collection as Collection

@@ -125,3 +125,40 @@ def make_model(
         **card,
     )
     return put_card(model.SerializeToString(), made)
+
+
+def make_classifier(
+    seed: int = 0, *, classes: int = 3, bands: Sequence[str] = ("grey",), size: int = 8, **card: object
+) -> bytes:
+    """A linear model of whole images of one size: labels, confidence and probabilities."""
+    rng = np.random.default_rng(seed)
+    weights = rng.normal(0, 0.3, (len(bands) * size * size, classes)).astype(np.float32)
+    nodes = [
+        helper.make_node("Cast", ["image"], ["pixels"], to=TensorProto.FLOAT),
+        helper.make_node("Mul", ["pixels", "unit"], ["scaled"]),
+        helper.make_node("Flatten", ["scaled"], ["flat"]),
+        helper.make_node("MatMul", ["flat", "weights"], ["logits"]),
+        helper.make_node("Softmax", ["logits"], ["probabilities"], axis=1),
+        helper.make_node("ArgMax", ["probabilities"], ["winner"], axis=1, keepdims=0),
+        helper.make_node("Cast", ["winner"], ["labels"], to=TensorProto.UINT8),
+        helper.make_node("ReduceMax", ["probabilities", "axis"], ["highest"], keepdims=0),
+        helper.make_node("Mul", ["highest", "full"], ["stretched"]),
+        helper.make_node("Round", ["stretched"], ["rounded"]),
+        helper.make_node("Cast", ["rounded"], ["confidence"], to=TensorProto.UINT8),
+    ]
+    constants = [
+        numpy_helper.from_array(np.float32(1 / 255), "unit"),
+        numpy_helper.from_array(weights, "weights"),
+        numpy_helper.from_array(np.array([1], np.int64), "axis"),
+        numpy_helper.from_array(np.float32(255), "full"),
+    ]
+    image = helper.make_tensor_value_info("image", TensorProto.UINT8, ["n", len(bands), size, size])
+    outputs = [
+        helper.make_tensor_value_info("labels", TensorProto.UINT8, ["n"]),
+        helper.make_tensor_value_info("confidence", TensorProto.UINT8, ["n"]),
+        helper.make_tensor_value_info("probabilities", TensorProto.FLOAT, ["n", classes]),
+    ]
+    graph = helper.make_graph(nodes, "tiny", [image], outputs, constants)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    fields = {"task": "clustering", "halo": 0, "stride": 1, **card}
+    return put_card(model.SerializeToString(), make_card(classes, bands, **fields))

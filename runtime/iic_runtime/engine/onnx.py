@@ -77,6 +77,17 @@ class OnnxEngine:
         # Without this, the part of the graph that leads to an output is computed even if the output is not fetched.
         self._options.only_execute_path_to_fetches = True
 
+    @property
+    def image_size(self) -> tuple[int | None, int | None]:
+        """Height and width of the images that the graph takes; None where it takes any."""
+        height, width = self._session.get_inputs()[0].shape[2:]
+        return height if isinstance(height, int) else None, width if isinstance(width, int) else None
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """Names of the outputs of the graph that can be fetched."""
+        return tuple(node.name for node in self._session.get_outputs())
+
     def run(self, batch: NDArray[Any], confidence: bool) -> tuple[LabelArray, LabelArray | None]:
         """Return labels and, if asked for, confidence [N, H, W] of raw pixels [N, bands, H, W]."""
         names = OUTPUTS if confidence else OUTPUTS[:1]

@@ -1,0 +1,35 @@
+"""`iic-classify IMAGES... -o labels.csv`."""
+
+import logging
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from iic_geotools.cli import App, Display, Version
+from iic_runtime.classifier import ClassifySettings
+
+_LOG = logging.getLogger(__name__)
+app = App()
+main = app
+
+
+@app.command()
+def classify(
+    images: Annotated[
+        list[Path],
+        typer.Argument(help="Image files, folders of them, or arrays (.npy).", show_default=False),
+    ],
+    settings: ClassifySettings,
+    display: Display,
+    out: Annotated[Path, typer.Option("--out", "-o", help="The table, .csv.")] = Path("labels.csv"),
+    version: Version = False,
+) -> None:
+    """Label whole images with a model that iic-export wrote of a clustering run, and write a table."""
+    from iic_runtime.classifier import classify_images
+
+    with display.show_progress() as progress:
+        arguments = {**settings.values(), "progress": progress}
+        summary = classify_images(images, out, **arguments)
+    if not display.progress_json:
+        _LOG.info("%s", summary.sentence())
