@@ -305,8 +305,8 @@ def test_half_precision_starts_anew_after_epochs_on_a_cpu(tmp_path: Path) -> Non
     assert on_cpu.scaler.is_enabled()
 
 
-def test_training_stops_once_the_loss_has_settled(tmp_path: Path) -> None:
-    config = dense_config(lr=1e-9, epochs=9, until_settled=2, steps=1, evaluation_images=0)
+def test_training_stops_once_the_loss_stops_early(tmp_path: Path) -> None:
+    config = dense_config(lr=1e-9, epochs=9, patience=2, steps=1, evaluation_images=0)
     run = create_run(config, {}, tmp_path)
     make_trainer(run, dense_data(config)).run_all()
     assert [row.get("settled") for row in run.metrics()] == [None, None, True]

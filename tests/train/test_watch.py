@@ -4,7 +4,7 @@ from typing import Any
 from iic_train.config import DataConfig, TrainConfig
 from iic_train.models.registry import NetworkConfig
 from iic_train.views.settings import DensePairs
-from iic_train.watch import Watch, describe_epoch, has_settled
+from iic_train.watch import Watch, describe_epoch, stops_early
 
 CONFIG = TrainConfig(
     preset="rasters",
@@ -80,10 +80,10 @@ def test_a_line_says_in_words_whether_it_is_learning() -> None:
     assert "collapsed" in describe_epoch(row(entropy=0.01), CONFIG)
 
 
-def test_a_loss_has_settled_when_the_last_epochs_hardly_lowered_it() -> None:
-    assert not has_settled([-1.0, -1.0, -1.0], None)
-    assert not has_settled([-1.0, -1.0], 2)
-    assert has_settled([-1.0, -0.9, -1.004], 2)
-    assert not has_settled([-1.0, -0.9, -1.006], 2)
-    assert not has_settled([-0.5, -1.0, -0.9], 2)
-    assert has_settled([0.0, 0.0], 1)
+def test_a_loss_stops_early_when_the_last_epochs_hardly_lowered_it() -> None:
+    assert not stops_early([-1.0, -1.0, -1.0], None)
+    assert not stops_early([-1.0, -1.0], 2)
+    assert stops_early([-1.0, -0.9, -1.004], 2)
+    assert not stops_early([-1.0, -0.9, -1.006], 2)
+    assert not stops_early([-0.5, -1.0, -0.9], 2)
+    assert stops_early([0.0, 0.0], 1)

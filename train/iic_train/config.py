@@ -25,6 +25,8 @@ BASELINES: dict[Baseline, str] = {
 }
 """What a run can be compared with, each with a sentence."""
 Plain = TypeVar("Plain")
+RENAMED = {"until_settled": "patience"}
+"""Settings of older run folders that have another name now."""
 
 
 @dataclass(frozen=True)
@@ -77,8 +79,8 @@ class TrainConfig:
         passes: Passes over the data that make an epoch, each naming the heads it trains: ("a", "b") trains
             them in turn, ("ab",) both at every step.
         epochs: Number of epochs to train.
-        until_settled: Number of epochs after which training stops if they have lowered the loss on the fixed pairs by
-            less than half a percent. None means to train all `epochs`.
+        patience: Early-stopping patience in epochs: training stops when so many have lowered the loss on the fixed
+            pairs by less than half a percent. None means to train all `epochs`.
         batch: Number of pairs per step, over all processes.
         micro_batch: Number of pairs that a process puts through the network at once. None means its share of the batch.
             Fewer take less memory and more time; loss and gradient are those of the batch, but batch norm normalises
@@ -114,7 +116,7 @@ class TrainConfig:
     size: int | None
     passes: tuple[str, ...] = ("a", "b")
     epochs: int = 100
-    until_settled: int | None = None
+    patience: int | None = None
     batch: int = 60
     micro_batch: int | None = None
     repeats: int = 1
@@ -165,8 +167,10 @@ class TrainConfig:
             raise UsageError(
                 f"`batch` must be a multiple of `repeats`: {self.batch} is not a multiple of {self.repeats}."
             )
-        if self.until_settled is not None and self.until_settled < 1:
-            raise UsageError(f"`until_settled` must be at least 1, not {self.until_settled}.")
+        if self.patience is not None and self.patience < 1:
+            raise UsageError(
+                f"`patience` must be at least 1, not {self.patience}; leave it out to train all epochs."
+            )
         if self.micro_batch is not None and self.micro_batch < self.repeats:
             raise UsageError(
                 f"`micro_batch` must be at least {self.repeats}, the number of `repeats`, not {self.micro_batch}."
@@ -207,6 +211,7 @@ class TrainConfig:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "TrainConfig":
         """Read what `to_json` returned."""
+        data = {RENAMED.get(name, name): value for name, value in data.items()}
         pairs = dict(data["pairs"])
         kind = ImagePairs if "crops" in pairs else DensePairs
         pairs["photometry"] = _from_plain(Photometry, pairs["photometry"])

@@ -12,7 +12,7 @@ import logging
 import math
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -44,13 +44,23 @@ from iic_train.models.layers import fresh_statistics
 from iic_train.models.networks import Network
 from iic_train.runs import STATE, Choice, Run, create_run, load_run
 from iic_train.start import Window, sample_windows, start_network
-from iic_train.watch import Watch, describe_epoch, has_settled, memory_advice, not_finite
+from iic_train.watch import (
+    Watch,
+    describe_duration,
+    describe_epoch,
+    describe_plan,
+    memory_advice,
+    not_finite,
+    stops_early,
+)
 
 _LOG = logging.getLogger(__name__)
 SELECTION_PASS = 1_000
 """Number of the pass on which epochs are compared; no epoch has that many passes."""
 CHECK_EVERY = 10
 """Number of steps between looks at the loss, each of which makes a GPU wait."""
+ESTIMATE_SECONDS = 60.0
+"""Time after which the duration of the run is estimated."""
 SAVE_SECONDS = 600.0
 """Time after which a run is saved within an epoch."""
 
@@ -85,8 +95,10 @@ def train(
         DeviceError: There is no GPU, or its memory is full.
     """
     with join_ranks(device) as (ranks, chosen):
-        with first_on_machine(ranks) if download else nullcontext():
-            data = open_training_data(config, survey=survey, download=download)
+        with first_on_machine(ranks):  # downloads, or cuts tiles into chips
+            data = open_training_data(
+                config, survey=survey, download=download, progress=progress if ranks.first else silent
+            )
         if ranks.first:
             run = create_run(config, data.facts, runs, name)
         else:
@@ -200,6 +212,9 @@ class Trainer:
             self.windows = sample_windows(data.scenes, config.seed)
         self.resumed = self._restore()
         self.saved = time.monotonic()
+        self.began: tuple[float, float] | None = (
+            None  # time and part done at the first step, until it was told
+        )
         if self.windows and not self.resumed:
             # Seconds on any CPU, and the same start on every device.
             start_network(self.network.cpu(), self.windows, config.seed)
@@ -208,6 +223,9 @@ class Trainer:
     def run_all(self) -> None:
         """Train the remaining epochs."""
         at_once = self.config.micro_batch or self.share * self.config.repeats
+        if self.ranks.first:
+            _LOG.info(describe_plan(self.config, self.steps))
+            self.began = (time.monotonic(), self.epoch.part_done(self.config, self.steps))
         try:
             with explain_full_memory(memory_advice(self.config, at_once)):
                 if self.ranks.first and not self.resumed:
@@ -223,7 +241,7 @@ class Trainer:
             raise
 
     def _settled(self) -> bool:
-        return agree(has_settled(self.losses, self.config.until_settled), self.device)
+        return agree(stops_early(self.losses, self.config.patience), self.device)
 
     def _train_epoch(self) -> None:
         """Train what is left of the present epoch, compare it with those before, and save it."""
@@ -244,7 +262,7 @@ class Trainer:
             "loss": loss,
             "best": loss < self.best,
         }
-        if has_settled([*self.losses, loss], self.config.until_settled):
+        if stops_early([*self.losses, loss], self.config.patience):
             row["settled"] = True
         if self.ranks.first and self.data.dataset.classes and self.config.evaluation_images:
             row["accuracy"] = follow_accuracy(self.network, self.config, self.data.dataset, sub_head)
@@ -279,12 +297,22 @@ class Trainer:
                 epoch.means[head].add(terms)
             if look:
                 self.progress(epoch.report(self.config, self.steps, self.images, heads))
+                self._estimate_duration(part_done)
             objective.backward(self.scaler.scale(loss))
             sum_gradients(self.network)
             self.scaler.step(self.optimiser)
             self.scaler.update()
             epoch.seconds = before + time.perf_counter() - started
             epoch.finish_step(self.images, last=step == steps - 1)
+
+    def _estimate_duration(self, part_done: float) -> None:
+        """Log once, after a minute, how long the whole run takes at the present speed."""
+        if self.began is None or time.monotonic() - self.began[0] < ESTIMATE_SECONDS:
+            return
+        seconds, part = time.monotonic() - self.began[0], part_done - self.began[1]
+        if part > 0:
+            _LOG.info(describe_duration(seconds / part, self.config))
+            self.began = None
 
     def _objective(
         self, batch: Batch, heads: str, key: tuple[int, ...], part_done: float = 1.0

@@ -15,12 +15,37 @@ SETTLED = 0.005
 """Part of its size by which a loss must fall to count as falling."""
 
 
-def has_settled(losses: Sequence[float], epochs: int | None) -> bool:
-    """Return whether the last `epochs` epochs have hardly lowered the loss on the fixed pairs; None means never."""
-    if epochs is None or len(losses) <= epochs:
+def stops_early(losses: Sequence[float], patience: int | None) -> bool:
+    """Return True if the last `patience` epochs have hardly lowered the loss on the fixed pairs; None means never."""
+    if patience is None or len(losses) <= patience:
         return False
-    before, since = min(losses[:-epochs]), min(losses[-epochs:])
+    before, since = min(losses[:-patience]), min(losses[-patience:])
     return since >= before - SETTLED * abs(before)
+
+
+def describe_plan(config: TrainConfig, steps: Sequence[int]) -> str:
+    """Return how long a run may take in epochs and steps, before its speed is known."""
+    passes = " + ".join(map(str, steps))
+    until = "" if config.patience is None else f", early stopping with a patience of {config.patience} epochs"
+    return (
+        f"Training for up to {config.epochs} epochs of {passes} steps of {config.batch} pairs{until}; "
+        "an estimate of the time follows after a minute."
+    )
+
+
+def describe_duration(seconds: float, config: TrainConfig) -> str:
+    """Return how long all epochs take at the present speed, and what can be done before that."""
+    return (
+        f"At this speed {config.epochs} epochs take {_in_words(seconds)}. Ctrl-C stops: iic-export takes the best "
+        "epoch so far, and iic-train resume continues."
+    )
+
+
+def _in_words(seconds: float) -> str:
+    for unit, length in (("days", 86_400), ("hours", 3_600), ("minutes", 60)):
+        if seconds >= 2 * length:
+            return f"about {seconds / length:.0f} {unit}"
+    return "less than two minutes"
 
 
 def memory_advice(config: TrainConfig, pairs: int) -> str:

@@ -9,7 +9,7 @@ from scipy.io import savemat
 
 from iic_geotools.errors import DataError
 from iic_train.data import Dataset, open_dataset
-from iic_train.data.potsdam_tiles import colours_to_classes
+from iic_train.data.potsdam import colours_to_classes
 
 COLOURS = np.array(
     [(255, 255, 255), (0, 0, 255), (0, 255, 255), (0, 255, 0), (255, 255, 0), (255, 0, 0), (0, 0, 0)],
@@ -89,7 +89,7 @@ def test_chips_are_cut_once_and_again_when_a_tile_changes(root: Path) -> None:
 
 
 def test_an_interrupted_cut_is_done_again(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import iic_train.data.potsdam_tiles as tiles
+    import iic_train.data.potsdam as tiles
 
     label_row = tiles._label_row
 

@@ -1,6 +1,7 @@
 """Commands for trained runs, and what they are compared with: evaluate, report, baseline."""
 
 import json
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -171,3 +172,12 @@ def open_run(run: Path | None, runs: Path) -> "Run":
     from iic_train.runs import load_run, newest_run
 
     return newest_run(runs) if run is None else load_run(run)
+
+
+def echo_end(run: "Run", page: Path) -> None:
+    """Print where a finished run is, and the command that exports it."""
+    from iic_train.runs import newest_run
+
+    typer.echo(f"{run.path}: weights, metrics and {page.name}")
+    newest = run.path.parent == RUNS and newest_run(RUNS).path == run.path
+    typer.echo(f"Next: iic-export --best-subhead{'' if newest else ' ' + shlex.quote(str(run.path))}")

@@ -7,7 +7,7 @@ import typer
 from iic_geotools.cli import Quiet, Traceback, shell, show_progress
 from iic_geotools.cli.options import LabelField
 from iic_geotools.errors import UsageError
-from iic_train.cli.evaluation import open_run
+from iic_train.cli.evaluation import echo_end, open_run
 from iic_train.cli.options import (
     RUNS,
     Checkpoint,
@@ -133,4 +133,4 @@ def finish_learning(run: "Run", quiet: bool) -> None:
     if not quiet:
         if figures is not None:
             typer.echo(figures["sentence"])
-        typer.echo(f"{run.path}: weights, metrics and {page.name}")
+        echo_end(run, page)

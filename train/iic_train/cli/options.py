@@ -55,9 +55,15 @@ MicroBatch = Annotated[
     int | None,
     typer.Option(min=1, help="Number of pairs that pass the network at once, to save memory."),
 ]
-UntilSettled = Annotated[
+Patience = Annotated[
     int | None,
-    typer.Option(min=1, metavar="EPOCHS", help="Stop when this many epochs have hardly lowered the loss."),
+    typer.Option(
+        "--patience",
+        "--until-settled",
+        min=0,
+        metavar="EPOCHS",
+        help="Early-stopping patience in epochs; 0 trains all epochs.",
+    ),
 ]
 Checkpoint = Annotated[
     Literal["best", "last"], typer.Option(help="The epoch with the lowest loss, or the last one.")

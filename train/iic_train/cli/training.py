@@ -10,7 +10,7 @@ import typer
 
 from iic_geotools.classmap.classes import MAX_CLASSES
 from iic_geotools.cli import NumberRange, Quiet, Traceback, parse_number_range, shell, show_progress
-from iic_train.cli.evaluation import describe, open_run
+from iic_train.cli.evaluation import describe, echo_end, open_run
 from iic_train.cli.finetuning import finish_learning
 from iic_train.cli.options import (
     DATA,
@@ -31,11 +31,11 @@ from iic_train.cli.options import (
     OptionalRate,
     OptionalSteps,
     OptionalSubHeads,
+    Patience,
     Precision,
     RunFolder,
     Runs,
     Seed,
-    UntilSettled,
     Workers,
 )
 from iic_train.config import Schedule
@@ -73,7 +73,7 @@ def add_preset(app: typer.Typer, preset_name: str, summary: str) -> None:
         ] = None,
         epochs: OptionalEpochs = None,
         steps: OptionalSteps = None,
-        until_settled: UntilSettled = None,
+        patience: Patience = None,
         batch: OptionalBatch = None,
         micro_batch: MicroBatch = None,
         lr: OptionalRate = None,
@@ -103,7 +103,7 @@ def add_preset(app: typer.Typer, preset_name: str, summary: str) -> None:
             repeats=repeats,
             epochs=epochs,
             steps=steps,
-            until_settled=until_settled,
+            patience=patience,
             batch=batch,
             micro_batch=micro_batch,
             lr=lr,
@@ -142,7 +142,17 @@ def _preset_help(preset_name: str, summary: str) -> str:
 
 def _show_defaults(command: Callable[..., None], plain: Published, overclustered: Published) -> None:
     """Let the help of a preset's command show the published settings, which depend on --overcluster."""
-    for option in ("network", "clusters", "clusters_a", "sub_heads", "repeats", "epochs", "batch", "lr"):
+    for option in (
+        "network",
+        "clusters",
+        "clusters_a",
+        "sub_heads",
+        "repeats",
+        "epochs",
+        "patience",
+        "batch",
+        "lr",
+    ):
         first, second = getattr(plain, option), getattr(overclustered, option)
         text = f"{first}" if first == second else f"{first}; with --overcluster {second or 'none'}"
         _show_default(command, option, text)
@@ -383,4 +393,4 @@ def _finish(run: "Run", device: str, quiet: bool) -> None:
             typer.echo(describe(evaluation))
     page = write_report(run, dataset)
     if not quiet:
-        typer.echo(f"{run.path}: weights, metrics and {page.name}")
+        echo_end(run, page)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from iic_geotools.errors import UsageError
+from iic_geotools.progress import OnProgress, silent
 from iic_train.config import TrainConfig
 from iic_train.data.base import Dataset
 from iic_train.data.loader import ImageSource, Source
@@ -16,6 +17,9 @@ IMAGE_SETS = ("mnist", "fashion-mnist", "cifar10", "cifar100-20", "stl10")
 """Data sets of images that torchvision reads and can download."""
 DATASETS = (*IMAGE_SETS, "coco-stuff", "coco-stuff-3", "potsdam", "potsdam-3")
 """Names that `open_dataset` knows."""
+
+RESOLUTIONS = {"potsdam": 0.1, "potsdam-3": 0.1}
+"""Ground sample distance in metres of the images of data sets that have one."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +46,11 @@ class TrainingData:
 
 
 def open_training_data(
-    config: TrainConfig, *, survey: Survey | None = None, download: bool = False
+    config: TrainConfig,
+    *,
+    survey: Survey | None = None,
+    download: bool = False,
+    progress: OnProgress = silent,
 ) -> TrainingData:
     """Open what the config of a run names.
 
@@ -50,16 +58,18 @@ def open_training_data(
         config: The settings of the run.
         survey: What is already known about the scenes of a run on rasters, so that they are not opened again.
         download: Download the data set if it is missing.
+        progress: Function that takes reports of progress.
 
     Raises:
         DataError: The data is missing or damaged.
     """
     if config.data.name == "rasters":
         return _open_rasters(config, survey)
-    dataset = open_dataset_of(config, download=download)
+    dataset = open_dataset_of(config, download=download, progress=progress)
     train_b = ImageSource(dataset.train_b, config.size)
     train_a = train_b if dataset.train_a is dataset.train_b else ImageSource(dataset.train_a, config.size)
-    return TrainingData(train_a, train_b, dataset, {"fingerprint": dataset.fingerprint()})
+    facts = {"fingerprint": dataset.fingerprint(), "gsd": RESOLUTIONS.get(config.data.name)}
+    return TrainingData(train_a, train_b, dataset, facts)
 
 
 def _open_rasters(config: TrainConfig, survey: Survey | None) -> TrainingData:
@@ -77,7 +87,7 @@ def _open_rasters(config: TrainConfig, survey: Survey | None) -> TrainingData:
     return TrainingData(windows, windows, raster_dataset(config.data, survey.scenes), facts, survey.scenes)
 
 
-def open_dataset_of(config: TrainConfig, *, download: bool = False) -> Dataset:
+def open_dataset_of(config: TrainConfig, *, download: bool = False, progress: OnProgress = silent) -> Dataset:
     """Open the images that a run is evaluated on; without labels they have no classes."""
     data = config.data
     if config.finetune is not None:
@@ -95,6 +105,7 @@ def open_dataset_of(config: TrainConfig, *, download: bool = False) -> Dataset:
         overcluster=data.overcluster,
         unlabelled=data.unlabelled,
         download=download,
+        progress=progress,
     )
 
 
@@ -110,6 +121,7 @@ def open_dataset(
     overcluster: bool = False,
     unlabelled: bool = True,
     download: bool = False,
+    progress: OnProgress = silent,
 ) -> Dataset:
     """Open a data set of the paper from its standard files.
 
@@ -120,6 +132,7 @@ def open_dataset(
             and test on the test part, instead of doing all three on everything.
         unlabelled: Train on images without labels too; False is the ablation of table 2 for STL10.
         download: Download the data set if it is missing.
+        progress: Function that takes reports of progress, such as cutting tiles into chips.
 
     Raises:
         UsageError: The name is not known, or the data set cannot be downloaded.
@@ -140,4 +153,4 @@ def open_dataset(
         return coco.read(name, folder, overcluster=overcluster)
     from iic_train.data import potsdam
 
-    return potsdam.read(name, folder, overcluster=overcluster, unlabelled=unlabelled)
+    return potsdam.read(name, folder, overcluster=overcluster, unlabelled=unlabelled, progress=progress)

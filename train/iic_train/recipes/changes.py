@@ -22,7 +22,7 @@ class Changes:
         repeats: Number of second views for each first one; 1 is an ablation.
         epochs: Number of epochs to train.
         steps: Largest number of steps per pass.
-        until_settled: Number of epochs after which training stops if they have hardly lowered the loss.
+        patience: Early-stopping patience in epochs; 0 trains all epochs.
         batch: Number of pairs per step, over all processes.
         micro_batch: Number of pairs that a process puts through the network at once.
         lr: Learning rate.
@@ -41,7 +41,7 @@ class Changes:
     repeats: int | None = None
     epochs: int | None = None
     steps: int | None = None
-    until_settled: int | None = None
+    patience: int | None = None
     batch: int | None = None
     micro_batch: int | None = None
     lr: float | None = None
@@ -77,7 +77,7 @@ class Changes:
             repeats=_given(self.repeats, config.repeats),
             epochs=_given(self.epochs, config.epochs),
             steps=_given(self.steps, config.steps),
-            until_settled=_given(self.until_settled, config.until_settled),
+            patience=_given(self.patience, config.patience) or None,
             batch=_given(self.batch, config.batch),
             micro_batch=_given(self.micro_batch, config.micro_batch),
             lr=_given(self.lr, config.lr),
