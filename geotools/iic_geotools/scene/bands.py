@@ -76,10 +76,15 @@ def match_bands(
     return bidx
 
 
+def positional_name(band: int) -> str:
+    """The name of a band that is known by its number only: "band3"."""
+    return f"band{band}"
+
+
 def named_bands(
     name: str, descriptions: Sequence[str | None], interpretations: Sequence[str]
 ) -> tuple[int, ...]:
-    """The scene's bands of that name, counted from 1: by description, else by colour interpretation."""
+    """The scene's bands of that name, counted from 1: by description, colour interpretation or position ("band3")."""
     for candidates in (descriptions, interpretations):
         matches = tuple(
             index
@@ -88,7 +93,8 @@ def named_bands(
         )
         if matches:
             return matches
-    return ()
+    position = re.fullmatch(r"band([1-9]\d{0,8})", name)
+    return (int(position[1]),) if position and int(position[1]) <= len(descriptions) else ()
 
 
 def list_bands(descriptions: Sequence[str | None], interpretations: Sequence[str]) -> str:

@@ -229,7 +229,15 @@ def rename(
 
 @app.command()
 def name(
-    model: Model,
+    model: Annotated[
+        str | None,
+        typer.Argument(
+            help="The model file, its https:// address, or the name of a bundled model, whose features are fitted. By "
+            "default those of the scene itself and of the bundled model that suits it.",
+            show_default=False,
+        ),
+    ] = None,
+    *,
     labels: Annotated[
         Path,
         typer.Option(

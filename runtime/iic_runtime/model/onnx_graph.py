@@ -3,8 +3,9 @@
 Nodes and weights that are not touched are kept byte for byte. Field numbers are those of onnx.proto.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,14 +22,18 @@ from iic_runtime.model.protobuf import (
     varints,
 )
 
-FLOAT, FLOAT16 = 1, 10
+FLOAT, UINT8, INT64, FLOAT16 = 1, 2, 7, 10
 """Data types of tensors."""
-_MODEL_GRAPH = 7
-_NODE, _INITIALISER, _OUTPUT, _VALUE_INFO = 1, 5, 12, 13
+PIXEL_TYPES = {"uint8": UINT8, "uint16": 4, "int16": 5, "float32": FLOAT}
+IR_VERSION, OPSET = 10, 20
+"""Versions of graphs that are written here: those that exported graphs have."""
+_MODEL_GRAPH, _MODEL_OPSET = 7, 8
+_NODE, _INITIALISER, _INPUT, _OUTPUT, _VALUE_INFO = 1, 5, 11, 12, 13
 _NODE_INPUT, _NODE_OUTPUT, _NODE_OPERATOR, _NODE_ATTRIBUTE = 1, 2, 4, 5
 _DIMS, _DATA_TYPE, _FLOAT_DATA, _TENSOR_NAME, _RAW_DATA = 1, 2, 4, 8, 9
-_NUMPY = {FLOAT: "<f4", FLOAT16: "<f2", 7: "<i8"}
+_NUMPY = {FLOAT: "<f4", FLOAT16: "<f2", INT64: "<i8"}
 Array = NDArray[np.float32]
+Attribute = int | float | str | Sequence[int]
 
 
 @dataclass(frozen=True)
@@ -48,10 +53,8 @@ class Node:
     others: bytes = b""
 
     @classmethod
-    def make(
-        cls, operator: str, inputs: Sequence[str], output: str, **attributes: int | float | Sequence[int]
-    ) -> "Node":
-        """Make a node with one output; attributes are whole numbers, floats, or several whole numbers."""
+    def make(cls, operator: str, inputs: Sequence[str], output: str, **attributes: Attribute) -> "Node":
+        """Make a node with one output; attributes are whole numbers, floats, texts, or several whole numbers."""
         others = b"".join(encode(_NODE_ATTRIBUTE, _attribute(*item)) for item in attributes.items())
         return cls(operator, tuple(inputs), (output,), others)
 
@@ -77,6 +80,10 @@ class Node:
                     for number in varints(part.value)
                 ]
         return []
+
+    def renamed(self, rename: Callable[[str], str]) -> "Node":
+        """Return the node with other names of its tensors."""
+        return replace(self, inputs=tuple(map(rename, self.inputs)), outputs=tuple(map(rename, self.outputs)))
 
     def encode(self) -> bytes:
         """Return the node as it is encoded."""
@@ -132,6 +139,46 @@ class OnnxGraph:
         except (ValueError, IndexError) as error:
             raise ModelError("It is not an ONNX model, or a truncated one.") from error
 
+    @classmethod
+    def empty(cls, bands: int, dtype: str) -> "OnnxGraph":
+        """Return a graph without nodes that takes `image`, raw pixels `[n, bands, h, w]`."""
+        opset = encode_text(1, "") + encode_int(2, OPSET)
+        return cls(
+            nodes=(),
+            weights={},
+            outputs={},
+            others=encode_text(2, "iic")
+            + encode(_INPUT, _value_info("image", ("n", bands, "h", "w"), PIXEL_TYPES[dtype])),
+            model=encode_int(1, IR_VERSION) + encode_text(2, "iic-edge") + encode(_MODEL_OPSET, opset),
+        )
+
+    @property
+    def opset(self) -> int:
+        """Version of the operators; 0 if the model does not say."""
+        for field in parse(self.model):
+            if field.number == _MODEL_OPSET and not _text(field.value, 1):
+                return next((varint(part.value)[0] for part in parse(field.value) if part.number == 2), 0)
+        return 0
+
+    def prefixed(self, prefix: str) -> "OnnxGraph":
+        """Return the graph with a prefix to all names but that of the input, so that it can be joined with another."""
+
+        def rename(name: str) -> str:
+            return name if name in ("", "image") else prefix + name
+
+        return replace(
+            self,
+            nodes=tuple(node.renamed(rename) for node in self.nodes),
+            weights={
+                rename(name): _renamed_tensor(tensor, rename(name)) for name, tensor in self.weights.items()
+            },
+            outputs={},
+        )
+
+    def join(self, nodes: Iterable[Node], weights: dict[str, NDArray[Any]]) -> "OnnxGraph":
+        """Add nodes at the end, and the weights that they take."""
+        return replace(self, nodes=(*self.nodes, *nodes)).with_weights(weights)
+
     def serialise(self) -> bytes:
         """Return the model as the bytes of a file."""
         parts = [encode(_NODE, node.encode()) for node in self.nodes]
@@ -149,11 +196,25 @@ class OnnxGraph:
             raise ModelError(f"Its graph has no weights named {name}.")
         return _read_tensor(self.weights[name])
 
-    def with_weights(self, arrays: dict[str, Array]) -> "OnnxGraph":
-        """Replace or add initialisers, as float32."""
+    def with_weights(self, arrays: dict[str, NDArray[Any]]) -> "OnnxGraph":
+        """Replace or add initialisers: whole numbers as int64, others as float32."""
         return replace(
             self, weights=self.weights | {name: _tensor(name, array) for name, array in arrays.items()}
         )
+
+    def channels_of(self, output: str) -> int:
+        """Return the number of channels of an output `[n, channels, h, w]`.
+
+        Raises:
+            ModelError: The graph does not say it.
+        """
+        message = self.outputs.get(output, b"")
+        for number in (2, 1, 2):  # type, tensor type, shape
+            message = next((field.value for field in parse(message) if field.number == number), b"")
+        sizes = [parse(field.value) for field in parse(message) if field.number == 1]
+        if len(sizes) != 4 or not sizes[1] or sizes[1][0].number != 1:
+            raise ModelError(f"Its graph does not say how many channels {output} has; export it again.")
+        return varint(sizes[1][0].value)[0]
 
     def producer(self, tensor: str) -> Node:
         """Return the node that makes a tensor.
@@ -204,9 +265,9 @@ class OnnxGraph:
         weights = {name: tensor for name, tensor in self.weights.items() if name in needed}
         return replace(self, nodes=tuple(nodes[::-1]), weights=weights, outputs=outputs)
 
-    def declare_output(self, name: str, *dims: str | int) -> "OnnxGraph":
-        """Add a tensor of float32 to the outputs, or change the shape of one that is there."""
-        return replace(self, outputs=self.outputs | {name: _value_info(name, dims)})
+    def declare_output(self, name: str, *dims: str | int, kind: int = FLOAT) -> "OnnxGraph":
+        """Add a tensor to the outputs, float32 unless said otherwise, or change the shape of one that is there."""
+        return replace(self, outputs=self.outputs | {name: _value_info(name, dims, kind)})
 
 
 def only_outputs(content: bytes, names: Sequence[str]) -> bytes:
@@ -220,8 +281,10 @@ def _text(message: bytes, number: int) -> str:
     return next((field.value.decode() for field in parse(message) if field.number == number), "")
 
 
-def _attribute(name: str, value: int | float | Sequence[int]) -> bytes:
+def _attribute(name: str, value: Attribute) -> bytes:
     encoded = encode_text(1, name)
+    if isinstance(value, str):
+        return encoded + encode_text(4, value) + encode_int(20, 3)
     if isinstance(value, int):
         return encoded + encode_int(3, value) + encode_int(20, 2)
     if isinstance(value, float):
@@ -229,15 +292,21 @@ def _attribute(name: str, value: int | float | Sequence[int]) -> bytes:
     return encoded + b"".join(encode_int(8, item) for item in value) + encode_int(20, 7)
 
 
-def _tensor(name: str, array: Array) -> bytes:
-    content = np.ascontiguousarray(array, _NUMPY[FLOAT])
+def _tensor(name: str, array: NDArray[Any]) -> bytes:
+    kind = INT64 if np.issubdtype(array.dtype, np.integer) else FLOAT
+    content = np.asarray(array, _NUMPY[kind], order="C")
     dims = encode_packed(_DIMS, content.shape) if content.ndim else b""
     return (
         dims
-        + encode_int(_DATA_TYPE, FLOAT)
+        + encode_int(_DATA_TYPE, kind)
         + encode_text(_TENSOR_NAME, name)
         + encode(_RAW_DATA, content.tobytes())
     )
+
+
+def _renamed_tensor(message: bytes, name: str) -> bytes:
+    others = b"".join(field.raw for field in parse(message) if field.number != _TENSOR_NAME)
+    return others + encode_text(_TENSOR_NAME, name)
 
 
 def _read_tensor(message: bytes) -> Array:
@@ -256,8 +325,8 @@ def _read_tensor(message: bytes) -> Array:
     return np.frombuffer(content, np.dtype(_NUMPY[kind])).reshape(dims).astype(np.float32)
 
 
-def _value_info(name: str, dims: Sequence[str | int]) -> bytes:
+def _value_info(name: str, dims: Sequence[str | int], kind: int = FLOAT) -> bytes:
     sizes = b"".join(
         encode(1, encode_int(1, size) if isinstance(size, int) else encode_text(2, size)) for size in dims
     )
-    return encode_text(1, name) + encode(2, encode(1, encode_int(1, FLOAT) + encode(2, sizes)))
+    return encode_text(1, name) + encode(2, encode(1, encode_int(1, kind) + encode(2, sizes)))

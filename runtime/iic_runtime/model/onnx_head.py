@@ -54,6 +54,14 @@ class Head:
             logits += np.maximum(features @ self.hidden_weight.T + self.hidden_bias, 0) @ self.hidden_out.T
         return logits
 
+    def maps(self, features: Floats) -> Floats:
+        """Return what the head says of features `[F, N]`: `[classes, N]`."""
+        logits = self.weight @ features + self.bias[:, None]
+        if self.hidden_weight is not None and self.hidden_bias is not None and self.hidden_out is not None:
+            units = self.hidden_weight @ features + self.hidden_bias[:, None]
+            logits += self.hidden_out @ np.maximum(units, 0, out=units)
+        return logits
+
 
 def has_features(content: bytes) -> bool:
     """Return whether the head of a model can be replaced."""

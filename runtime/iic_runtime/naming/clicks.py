@@ -3,9 +3,9 @@
 import logging
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -14,21 +14,25 @@ from numpy.typing import NDArray
 from iic_geotools.classmap.classes import MAX_CLASSES
 from iic_geotools.errors import SceneError
 from iic_geotools.geobox import GeoBox
-from iic_geotools.progress import OnProgress, Progress
+from iic_geotools.progress import OnProgress, Progress, silent
 from iic_geotools.scene.labels import NOT_LABELLED, SceneLabels, open_labels
-from iic_geotools.scene.scene import Pixels, SceneSource
+from iic_geotools.scene.multiscale import LEAST_DEVIATION
+from iic_geotools.scene.scene import Scene, SceneSource
 from iic_geotools.tiling import Rect, Tile, TileGrid
 from iic_runtime.model.card import Card
 from iic_runtime.naming.fitting import Samples, choose_members, place_side
 from iic_runtime.naming.regression import Floats, Ints
+from iic_runtime.naming.stack import TILE, spread_numbers
 
 _LOG = logging.getLogger(__name__)
 MOST_PER_CLASS = 1000
 """Labelled pixels of a class that are used; of polygons and rasters, which have more, an even sample."""
-LABEL_TILE, TILE = 1024, 64
-"""Sides in pixels of the squares in which labels are looked for, and of those that the model is run on."""
-SAMPLED_TILES, SAMPLED_PIXELS = 48, 64
-"""Tiles spread over the scene, and pixels of each, that tell how the features vary."""
+LABEL_TILE = 1024
+"""Side in pixels of the squares in which labels are looked for."""
+LARGEST_LOOK = 512
+"""Side in pixels of the squares that the model is run on, at most."""
+SAMPLED_PIXELS = 64
+"""Pixels of each tile spread over the scene that tell how the features vary."""
 REACH = 4
 """Pixels in each direction in which neighbours that look like a click count as part of it."""
 MANY_CLICKS, SHORT_REACH = 200, 2
@@ -113,37 +117,27 @@ def _draw(labels: SceneLabels, grid: GeoBox) -> dict[int, Ints]:
     return {value: np.sort(positions) for value, (_, positions) in lots.items()}
 
 
-@dataclass
+@dataclass(frozen=True)
 class Statistics:
-    """Features and raw values of some pixels of each tile.
+    """How features and values vary over a scene.
 
     Attributes:
-        features: Features of pixels of every tile, `[N, F]` each.
-        values: Raw values of the same pixels, `[N, bands]` each.
-        spread_features: Features of those tiles that are spread evenly over the scene.
+        features: Features of pixels spread over it `[M, F]`.
+        values: Raw values of the same pixels `[M, bands]`.
     """
 
-    features: list[Floats] = field(default_factory=list)
-    values: list[Floats] = field(default_factory=list)
-    spread_features: list[Floats] = field(default_factory=list)
-
-    def add(self, features: Floats, values: Floats, *, is_spread: bool) -> None:
-        """Add pixels `[N, F]` and `[N, bands]`."""
-        self.features.append(features)
-        self.values.append(values)
-        if is_spread:
-            self.spread_features.append(features)
+    features: Floats
+    values: Floats
 
     def standardisation(self) -> tuple[Floats, Floats]:
         """Return mean and inverse deviation of the features; 0 for one that does not vary."""
-        rows = np.concatenate(self.features)
-        deviation = rows.std(0)
-        factor = np.where(deviation > 1e-6, 1 / np.maximum(deviation, 1e-6), 0.0)
-        return rows.mean(0), factor.astype(np.float32)
+        deviation = self.features.std(0)
+        factor = np.where(deviation > LEAST_DEVIATION, 1 / np.maximum(deviation, LEAST_DEVIATION), 0.0)
+        return self.features.mean(0), factor.astype(np.float32)
 
     def spread(self) -> Floats:
         """Return the deviation of each band."""
-        return np.asarray(np.maximum(np.concatenate(self.values).std(0), 1e-6))
+        return np.asarray(np.maximum(self.values.std(0), 1e-6))
 
 
 @dataclass(frozen=True)
@@ -172,89 +166,166 @@ class Observations:
         return ((self.scene - self.mean) * self.factor).astype(np.float32)
 
 
-def observe(
-    clicks: Clicks, outputs: Outputs, reading: SceneSource, grid: GeoBox, card: Card, progress: OnProgress
-) -> Observations:
-    """Run a model where clicks are, and on some tiles spread over the scene.
+@dataclass(frozen=True)
+class View:
+    """What a model sees in a part of a scene.
+
+    Attributes:
+        rect: The part, on the grid that the scene is read on.
+        features: Features `[F, h, w]`.
+        values: Raw values `[bands, h, w]`.
+        valid: Which pixels hold data `[h, w]`.
+    """
+
+    rect: Rect
+    features: Floats
+    values: NDArray[Any]
+    valid: NDArray[np.bool_]
+
+    def sample(self, count: int, seed: int) -> tuple[Floats, Floats]:
+        """Return features `[count, F]` and values `[count, bands]` of pixels at random; none if there is no data."""
+        rows, columns = np.nonzero(self.valid)
+        some = np.random.default_rng(seed).integers(0, max(1, len(rows)), count if len(rows) else 0)
+        return (
+            self.features[:, rows[some], columns[some]].T,
+            self.values[:, rows[some], columns[some]].T.astype(np.float32),
+        )
+
+
+class Observer:
+    """What a model sees at clicks and over the scene; what was looked at once is kept.
 
     Args:
-        clicks: The clicks.
         outputs: The model.
         reading: How the scene is read.
         grid: The grid that it is read on.
         card: The model's card.
-        progress: Called with reports of how far the work is.
-
-    Raises:
-        SceneError: No click, or those of one class only, lies on data.
     """
-    tiles = TileGrid(grid.width, grid.height, TILE, card.halo, card.stride)
-    reach = REACH if len(clicks.labels) < MANY_CLICKS else SHORT_REACH
-    statistics, windows, kept = Statistics(), [], []
-    rng = np.random.default_rng(0)
-    for tile, indices, is_spread, pixels in _read_tiles(clicks, tiles, reading, progress):
-        values = np.moveaxis(pixels.values[:, *tile.crop], 0, -1).astype(np.float32)
-        features = np.moveaxis(outputs(pixels.values)[:, *tile.crop], 0, -1)
-        valid = np.ones(values.shape[:2], bool) if pixels.valid is None else pixels.valid[tile.crop]
-        rows, columns = np.nonzero(valid)
-        if not len(rows):
-            continue
-        some = rng.integers(0, len(rows), SAMPLED_PIXELS)
-        statistics.add(
-            features[rows[some], columns[some]], values[rows[some], columns[some]], is_spread=is_spread
+
+    def __init__(self, outputs: Outputs, reading: SceneSource, grid: GeoBox, card: Card) -> None:
+        self.reading, self.grid, self.card = reading, grid, card
+        self._outputs = outputs
+        self._tiles = TileGrid(grid.width, grid.height, TILE, card.halo, card.stride)
+        self._windows: dict[tuple[int, int], _Window | None] = {}
+
+    def look(self, rect: Rect) -> View:
+        """Return what the model sees in a part of the scene, which does not depend on how the part is chosen."""
+        with self.reading.open() as scene:
+            return self._look(scene, rect)
+
+    @cached_property
+    def statistics(self) -> Statistics:
+        """How features vary over the scene, by tiles spread over it."""
+        _, width = self._tiles.shape
+        features, values = [], []
+        with self.reading.open() as scene:
+            for number in spread_numbers(self._tiles):
+                core = self._tiles.at(*divmod(number, width)).core
+                if scene.may_hold_data(core):
+                    seen, raw = self._look(scene, core).sample(SAMPLED_PIXELS, number)
+                    features.append(seen)
+                    values.append(raw)
+        if not sum(map(len, features)):
+            raise SceneError(
+                f"No data lies on {len(features)} tiles spread over {self.reading.name or self.reading.path}; "
+                "check its nodata value, or cut out the part that holds data."
+            )
+        return Statistics(np.concatenate(features), np.concatenate(values))
+
+    def observe(self, clicks: Clicks, progress: OnProgress = silent) -> "Observations":
+        """Look at clicks.
+
+        Raises:
+            SceneError: No click, or those of one class only, lies on data.
+        """
+        self._look_at(clicks.places, progress)
+        windows = [self._windows[row, column] for row, column in clicks.places.tolist()]
+        kept = np.flatnonzero([window is not None for window in windows])
+        reach = REACH if len(clicks.labels) < MANY_CLICKS else SHORT_REACH
+        return _observations(
+            _only(clicks, kept),
+            [window.within(reach) for window in windows if window is not None],
+            self.statistics,
+            self.card,
         )
-        for index in indices:
-            row, column = clicks.places[index] - (tile.core.row, tile.core.col)
-            if valid[row, column]:
-                kept.append(index)
-                windows.append(_window(features, values, valid, int(row), int(column), reach))
-    return _observations(_only(clicks, np.array(kept, np.int64)), windows, statistics, card)
 
-
-def _read_tiles(
-    clicks: Clicks, tiles: TileGrid, reading: SceneSource, progress: OnProgress
-) -> Iterator[tuple[Tile, Sequence[int], bool, Pixels]]:
-    """Yield the tiles that hold clicks and some spread over the scene.
-
-    With each come its clicks, whether it is one of those spread over the scene, and its pixels.
-    """
-    height, width = tiles.shape
-    numbers = np.linspace(0, height * width - 1, min(SAMPLED_TILES, height * width)).round().astype(int)
-    spread = set(numbers.tolist())
-    members: dict[int, list[int]] = defaultdict(list, {number: [] for number in spread})
-    for index, (row, column) in enumerate((clicks.places // TILE).tolist()):
-        members[row * width + column].append(index)
-    with ExitStack() as stack:
-        scene = stack.enter_context(reading.open())
-        for done, number in enumerate(sorted(members)):
-            progress(Progress("look", done, len(members)))
-            tile = tiles.at(*divmod(number, width))
-            if scene.may_hold_data(tile.core):
-                yield tile, members[number], number in spread, scene.read(tile.read)
+    def _look_at(self, places: Ints, progress: OnProgress) -> None:
+        """Keep the windows around places that are new."""
+        members: dict[tuple[int, int], set[tuple[int, int]]] = defaultdict(set)
+        for row, column in places.tolist():
+            if (row, column) not in self._windows:
+                members[row // TILE, column // TILE].add((row, column))
+        if not members:
+            return
+        with self.reading.open() as scene:
+            for done, tile in enumerate(sorted(members)):
+                progress(Progress("look", done, len(members)))
+                core = self._tiles.at(*tile).core
+                view = self._look(scene, core) if scene.may_hold_data(core) else None
+                for row, column in members[tile]:
+                    window = None if view is None else _window(view, row - core.row, column - core.col)
+                    self._windows[row, column] = window
         progress(Progress("look", len(members), len(members)))
+
+    def _look(self, scene: Scene, rect: Rect) -> View:
+        side = min(LARGEST_LOOK, max(rect.width, rect.height))
+        tiles = TileGrid(self.grid.width, self.grid.height, side, self.card.halo, self.card.stride, rect)
+        parts = [self._look_tile(scene, tile) for tile in tiles]
+        if len(parts) == 1:
+            return parts[0]
+        features, values, valid = (
+            np.empty((*part.shape[:-2], rect.height, rect.width), part.dtype)
+            for part in (parts[0].features, parts[0].values, parts[0].valid)
+        )
+        for part in parts:
+            place = part.rect.relative_to(rect).slices
+            features[:, *place], values[:, *place], valid[place] = part.features, part.values, part.valid
+        return View(rect, features, values, valid)
+
+    def _look_tile(self, scene: Scene, tile: Tile) -> View:
+        pixels = scene.read(tile.read)
+        valid = np.ones(pixels.values.shape[1:], bool) if pixels.valid is None else pixels.valid
+        features = self._outputs(pixels.values)
+        return View(
+            tile.core, features[:, *tile.crop], pixels.values[:, *tile.crop], np.asarray(valid[tile.crop])
+        )
 
 
 @dataclass(frozen=True)
 class _Window:
-    """Features and raw values of a click's neighbours, and which of them is the click itself."""
+    """Features and raw values of a click's neighbours, their distance from it, and which of them is the click."""
 
     features: Floats
     values: Floats
+    distance: Floats
     own: int
 
+    def within(self, reach: int) -> "_Window":
+        """Return the part that is not further away."""
+        near = self.distance <= reach * reach + 1
+        own = int(near[: self.own].sum())
+        return _Window(self.features[near], self.values[near], self.distance[near], own)
 
-def _window(
-    features: Floats, values: Floats, valid: NDArray[np.bool_], row: int, column: int, reach: int
-) -> _Window:
-    height, width = valid.shape
-    area = Rect(column - reach, row - reach, 2 * reach + 1, 2 * reach + 1).intersection(
+
+def _window(view: View, row: int, column: int) -> _Window | None:
+    """Return the neighbours of a pixel; None if it holds no data."""
+    if not view.valid[row, column]:
+        return None
+    height, width = view.valid.shape
+    area = Rect(column - REACH, row - REACH, 2 * REACH + 1, 2 * REACH + 1).intersection(
         Rect(0, 0, width, height)
     )
     rows, columns = np.mgrid[area.slices]
-    near = ((rows - row) ** 2 + (columns - column) ** 2 <= reach * reach + 1) & valid[area.slices]
+    squared = (rows - row) ** 2 + (columns - column) ** 2
+    near = (squared <= REACH * REACH + 1) & view.valid[area.slices]
     rows, columns = rows[near], columns[near]
     own = int(np.flatnonzero((rows == row) & (columns == column))[0])
-    return _Window(features[rows, columns], values[rows, columns], own)
+    return _Window(
+        view.features[:, rows, columns].T,
+        view.values[:, rows, columns].T.astype(np.float32),
+        squared[near].astype(np.float32),
+        own,
+    )
 
 
 def _only(clicks: Clicks, kept: Ints) -> Clicks:
@@ -301,6 +372,4 @@ def _observations(
         classes=len(clicks.names),
         members=choose_members(card.features, raw.shape[1]),
     )
-    # Where all of the spread tiles are empty, the tiles of the clicks are all that is known of the scene.
-    scene = np.concatenate(statistics.spread_features or statistics.features)
-    return Observations(clicks, samples, raw[own_row], scene, mean, factor)
+    return Observations(clicks, samples, raw[own_row], statistics.features, mean, factor)

@@ -97,7 +97,7 @@ class Judgement:
         return float((np.diag(self.confusion)[judged] / totals[judged]).mean()) if judged.any() else None
 
 
-def fit_head(samples: Samples, scene: Floats, seed: int = 0) -> tuple[Head, Judgement]:
+def fit_head(samples: Samples, scene: Floats, seed: int = 0, *, full: bool = True) -> tuple[Head, Judgement]:
     """Fit a head to clicks: the mean of linear ones with few of them, with small networks where there are more.
 
     Cross-validation over places decides whether the networks take part, how sure the head may be of itself, and says
@@ -107,10 +107,11 @@ def fit_head(samples: Samples, scene: Floats, seed: int = 0) -> tuple[Head, Judg
         samples: The clicks.
         scene: Standardised features `[M, F]` of pixels spread over the scene.
         seed: Seed of the folds and of the networks.
+        full: Whether small networks may join; without them a fit takes milliseconds.
     """
     folds = split_by_place(samples.places, samples.side, samples.labels, samples.classes, seed)
     typical = float(np.median(np.bincount(samples.labels, minlength=samples.classes)))
-    share = max((share for least, share in SHARES if typical >= least), default=0.0)
+    share = max((share for least, share in SHARES if full and typical >= least), default=0.0)
     networks, logits = 0, cross_validate(samples, folds)
     judgement = judge(logits, samples.labels)
     if share:

@@ -15,9 +15,10 @@ from iic_geotools.classmap.provenance import NAMED_BY
 from iic_geotools.errors import ModelError, OutputError, UsageError
 from iic_geotools.files import check_apart, check_name, write_atomically
 from iic_geotools.progress import OnProgress, silent
-from iic_geotools.scene.info import describe
+from iic_geotools.scene.info import SceneInfo, describe
 from iic_geotools.scene.points import clicked_places
 from iic_geotools.scene.rescaling import Pair
+from iic_geotools.scene.scene import SceneSource
 from iic_runtime.engine.base import OUTPUTS, Device, open_engine
 from iic_runtime.engine.onnx import OnnxEngine
 from iic_runtime.engine.openvino import OpenVinoEngine
@@ -33,12 +34,13 @@ from iic_runtime.model.onnx_head import (
     smoothing_reach,
     with_probabilities,
 )
-from iic_runtime.model.select import find_model
+from iic_runtime.model.select import MODEL_VARIABLE, find_model
 from iic_runtime.naming import MOST_SMOOTHING, SMOOTHING
-from iic_runtime.naming.clicks import Observations, Outputs, observe, read_clicks
+from iic_runtime.naming.clicks import Observations, Observer, Outputs, read_clicks
 from iic_runtime.naming.clusters import name_by_majority
 from iic_runtime.naming.fitting import Judgement, advise, fit_head, unstandardised
 from iic_runtime.naming.regression import Floats
+from iic_runtime.naming.stack import make_stack
 from iic_runtime.naming.suggestions import check_places, find_unsure_places, scene_files, write_places
 from iic_runtime.raster.model_input import choose_reading
 from iic_runtime.segmenter import Segmenter
@@ -78,7 +80,7 @@ class NamedModel:
 
 
 def name_model(
-    model: PathLike,
+    model: PathLike | None,
     labels: PathLike,
     scene: PathLike,
     out: PathLike,
@@ -102,7 +104,9 @@ def name_model(
     copy of the file. If the model does not tell what it sees, each cluster takes the class of most labels on it.
 
     Args:
-        model: A model file, or the name of a bundled model.
+        model: A model file, or the name of a bundled model; its features are what is fitted. None fits all that can be
+            computed without training: multi-scale features of the scene, and next to them features and probabilities
+            of the bundled model that suits it, if one does.
         labels: Points or polygons with a class field, or a raster of classes, in any CRS.
         scene: The scene under the labels.
         out: The named model, .onnx.
@@ -124,27 +128,26 @@ def name_model(
         IICError: Something is wrong; the message says what, and what to do. No file is written.
     """
     out, places = Path(out), None if suggestions is None else Path(suggestions)
-    file = find_model(model)
     info = describe(os.fspath(scene))
-    _check(file, out, places, [Path(labels), *scene_files(info)], overwrite)
+    _check_outputs(out, places, [Path(labels), *scene_files(info)], overwrite)
     if not 0 <= smoothing <= MOST_SMOOTHING:
         raise UsageError(f"`smoothing` must be 0 to {MOST_SMOOTHING} pixels, not {smoothing}.")
-    card = file.card
-    reading = choose_reading(
-        info, card, bands=bands, nodata=nodata, rescale=rescale, reflectance=reflectance, match_gsd=match_gsd
+    file, reading = choose_features(
+        info,
+        model,
+        bands=bands,
+        nodata=nodata,
+        rescale=rescale,
+        reflectance=reflectance,
+        match_gsd=match_gsd,
     )
+    check_apart([out] if places is None else [out, places], [file.path])
+    card = file.card
     grid = reading.grid or info.grid
     clicks = read_clicks(labels, grid, label_field)
-    fitted = has_features(file.content)
-    content = file.content if fitted else with_probabilities(file.content, len(card.classes))
-    output = FEATURES if fitted else PROBABILITIES
-    engine = open_engine(replace(file, content=content), device, threads, outputs=(*OUTPUTS, output))
-    if not isinstance(engine, OnnxEngine | OpenVinoEngine):
-        raise ModelError(
-            f"{file.path} does not tell what it sees; name the .onnx file that it was made from."
-        )
-    observations = observe(clicks, _outputs(engine, output), reading, grid, card, progress)
-    content, classes, judgement = (_fit if fitted else _vote)(file, observations)
+    observer = Observer(open_outputs(file, device, threads), reading, grid, card)
+    observations = observer.observe(clicks, progress)
+    content, classes, judgement = (_fit if has_features(file.content) else _vote)(file, observations)
     content = smooth_probabilities(content, smoothing)
     card = replace(
         card,
@@ -178,30 +181,59 @@ def name_model(
     )
 
 
-def _check(
-    file: ModelFile, out: Path, suggestions: Path | None, inputs: Sequence[Path], overwrite: bool
-) -> None:
-    """Refuse before any work what could not be done or written after it."""
+def choose_features(info: SceneInfo, model: PathLike | None, **reading: Any) -> tuple[ModelFile, SceneSource]:
+    """Return the model whose features are fitted on a scene, and how the scene is read for it.
+
+    Args:
+        info: What is known about the scene.
+        model: As in `name_model`.
+        reading: `bands`, `nodata`, `rescale`, `reflectance` and `match_gsd` as in `segment_raster`.
+
+    Raises:
+        IICError: The model cannot be read or does not label pixels, or the scene does not suit it.
+    """
+    if model is None and not os.environ.get(MODEL_VARIABLE):
+        return make_stack(info, **reading)
+    file = find_model(model)
     if file.engine is not None or file.card.task != "segmentation":
         raise UsageError(f"{file.path} is not an .onnx model that labels pixels; give one.")
+    return file, choose_reading(info, file.card, **reading)
+
+
+def open_outputs(file: ModelFile, device: Device = "auto", threads: int | None = None) -> Outputs:
+    """Return a model as a function to its features, or to its probabilities if it does not tell what it sees.
+
+    Raises:
+        IICError: The model cannot be opened on the device.
+    """
+    fitted = has_features(file.content)
+    content = file.content if fitted else with_probabilities(file.content, len(file.card.classes))
+    output = FEATURES if fitted else PROBABILITIES
+    engine = open_engine(replace(file, content=content), device, threads, outputs=(*OUTPUTS, output))
+    if not isinstance(engine, OnnxEngine | OpenVinoEngine):
+        raise ModelError(
+            f"{file.path} does not tell what it sees; name the .onnx file that it was made from."
+        )
+
+    def run(image: NDArray[Any]) -> Floats:
+        values: Floats = engine.fetch(image[None], [output])[0][0]
+        return values
+
+    return run
+
+
+def _check_outputs(out: Path, suggestions: Path | None, inputs: Sequence[Path], overwrite: bool) -> None:
+    """Refuse before any work what could not be written after it."""
     if out.suffix.lower() != ".onnx":
         raise UsageError(f"{out} must end in .onnx.")
     check_name(out)
-    check_apart([out] if suggestions is None else [out, suggestions], [file.path, *inputs])
+    check_apart([out] if suggestions is None else [out, suggestions], inputs)
     if not out.parent.is_dir():
         raise OutputError(f"There is no folder {out.parent} to write {out.name} to; make it first.")
     if out.exists() and not overwrite:
         raise OutputError(f"{out} exists; give another name, or `overwrite` to replace it.")
     if suggestions is not None:
         check_places(suggestions, overwrite)
-
-
-def _outputs(engine: OnnxEngine | OpenVinoEngine, name: str) -> Outputs:
-    def run(image: NDArray[Any]) -> Floats:
-        values: Floats = engine.fetch(image[None], [name])[0][0]
-        return values
-
-    return run
 
 
 def _fit(file: ModelFile, observations: Observations) -> tuple[bytes, tuple[MapClass, ...], Judgement]:

@@ -1,0 +1,202 @@
+"""The stack of features that clicks are fitted on: the bank of a scene, and next to it what a model sees and says.
+
+A stack is a model file like any other, whose head is still to be fitted. It is made in about a second, without
+PyTorch: the bank's constants come from a sample of the scene.
+"""
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from iic_geotools.classmap.classes import MapClass, distinct_colours
+from iic_geotools.errors import IICError, SceneError
+from iic_geotools.geobox import GeoBox
+from iic_geotools.scene.bands import match_bands, positional_name
+from iic_geotools.scene.info import SceneInfo
+from iic_geotools.scene.rescaling import robust_ranges
+from iic_geotools.scene.scene import Pixels, SceneSource, value_sample
+from iic_geotools.tiling import Tile, TileGrid
+from iic_runtime.model.card import Card, Origin, PixelType
+from iic_runtime.model.file import ModelFile, put_card
+from iic_runtime.model.onnx_bank import Bank, bank_graph, bank_halo, bank_memory
+from iic_runtime.model.select import bundled_models, choose_bundled, ground_resolution
+from iic_runtime.raster.model_input import choose_reading
+
+_LOG = logging.getLogger(__name__)
+TILE, SAMPLED_TILES = 64, 48
+"""Side in pixels, and number, of the tiles spread over a scene that tell how it varies."""
+PIXEL_TYPES: Mapping[str, PixelType] = {
+    "uint8": "uint8",
+    "int8": "int16",
+    "uint16": "uint16",
+    "int16": "int16",
+}
+"""Types of pixels that are taken as they are, and the one that holds 8 bits with a sign; others become float32."""
+
+
+def make_stack(
+    info: SceneInfo, base: ModelFile | None = None, **reading: Any
+) -> tuple[ModelFile, SceneSource]:
+    """Make the stack of a scene.
+
+    Args:
+        info: What is known about the scene.
+        base: The model whose features and probabilities are joined to the bank; None for the bundled model that suits
+            the scene, or the bank alone of all bands if none does.
+        reading: `bands`, `nodata`, `rescale`, `reflectance` and `match_gsd` as in `choose_reading`.
+
+    Returns:
+        The model file, which is not written, and how the scene is read for it.
+
+    Raises:
+        IICError: The scene cannot be read, holds no data, or does not suit the model that is given.
+    """
+    if base is not None:
+        card, source = base.card, choose_reading(info, base.card, **reading)
+    elif (suitable := suitable_model(info, **reading)) is not None:
+        base, source = suitable
+        card = base.card
+    else:
+        numbers = data_bands(info, reading.get("bands"))
+        card = scene_card(info, numbers, reading.get("nodata"))
+        source = choose_reading(info, card, **{**reading, "bands": numbers})
+    values = sample_pixels(source, source.grid or info.grid)
+    if not values.shape[1]:
+        raise SceneError(f"{info.title} holds no data; check its nodata value.")
+    return join_bank(card, Bank.of(card, values), base), source
+
+
+def join_bank(card: Card, bank: Bank, base: ModelFile | None) -> ModelFile:
+    """Return a model whose features are those of a bank, and of a model next to it if there is one."""
+    classes = 0 if base is None else len(card.classes)
+    content, size = bank_graph(bank, card.dtype, None if base is None else base.content, classes)
+    card = replace(
+        card,
+        classes=tuple(MapClass(f"class {index}", colour) for index, colour in enumerate(distinct_colours(2))),
+        halo=bank_halo(None if base is None else base.card),
+        memory_per_pixel=bank_memory(bank, size, None if base is None else base.card),
+        features=bank.groups,
+        precision="fp32",
+        parity={},
+        accuracy={},
+        reliability={},
+    )
+    name = "bank" if base is None else f"{base.card.name} and bank"
+    return ModelFile(Path(f"{name}.onnx"), put_card(content, card), card)
+
+
+def suitable_model(info: SceneInfo, **reading: Any) -> tuple[ModelFile, SceneSource] | None:
+    """Return the bundled model that is made for a scene, and how the scene is read for it; None if there is none.
+
+    A model that would leave bands of the scene unused is not suitable, unless `bands` asks for those that it takes.
+    """
+    size = ground_resolution(info.grid)
+    if size is None or not bundled_models():
+        _LOG.info("Features: those of the scene alone, which does not say its ground resolution.")
+        return None
+    model = choose_bundled(size)
+    count = len(data_bands(info, reading.get("bands")))
+    if count > len(model.card.bands):
+        _LOG.info("Features: those of the scene's %d bands, as %s takes fewer.", count, model.card.name)
+        return None
+    try:
+        source = choose_reading(info, model.card, **reading)
+    except IICError as error:
+        _LOG.info("Features: those of the scene alone, which %s is not made for. %s", model.card.name, error)
+        return None
+    _LOG.info("Features: those of the scene, and of the model %s.", model.card.name)
+    return model, source
+
+
+def data_bands(info: SceneInfo, bands: Sequence[str | int] | None = None) -> tuple[int, ...]:
+    """Return the numbers of a scene's bands that hold data: those that are asked for, or all that are not alpha."""
+    if bands is not None:
+        return match_bands([str(band) for band in bands], info.descriptions, info.interpretations, bands)
+    names = zip(info.descriptions, info.interpretations, strict=True)
+    numbers = [number for number, (name, colour) in enumerate(names, 1) if name or colour != "alpha"]
+    return tuple(numbers) or (1,)
+
+
+def scene_card(info: SceneInfo, bidx: tuple[int, ...], nodata: float | None = None) -> Card:
+    """Return the card of a model that takes some bands of a scene as they are.
+
+    Raises:
+        SceneError: The bands have different types or nodata values, or there is no data.
+    """
+    source = SceneSource(
+        path=info.path,
+        bidx=bidx,
+        dtype=info.dtype_of(bidx),
+        nodata=info.nodata_of(bidx) if nodata is None else nodata,
+        masked=info.has_mask(bidx),
+        fill=(0.0,) * len(bidx),
+        name=info.name,
+    )
+    values = value_sample(source, info)
+    if not values.shape[1]:
+        raise SceneError(f"{info.title} holds no data; check its nodata value.")
+    ranges = robust_ranges(values)
+    return Card(
+        name="scene",
+        bands=_names(info, bidx),
+        classes=(MapClass("class 0", "#000000"),),
+        halo=bank_halo(None),
+        stride=1,
+        memory_per_pixel=1,
+        dtype=PIXEL_TYPES.get(info.dtype_of(bidx), "float32"),
+        offset=tuple(low for low, _ in ranges),
+        scale=tuple(1 / (high - low) for low, high in ranges),
+        gsd=ground_resolution(info.grid),
+        origin=Origin(data=Path(info.title).name),
+    )
+
+
+def sample_pixels(source: SceneSource, grid: GeoBox) -> NDArray[Any]:
+    """Return values `[bands, N]`, as a model takes them, of pixels that hold data, spread over a scene."""
+    tiles = TileGrid(grid.width, grid.height, TILE, 0, 1)
+    parts = [np.empty((len(source.bidx), 0), source.dtype)]
+    for _, pixels in read_spread(source, tiles):
+        flat = pixels.values.reshape(len(pixels.values), -1)
+        parts.append(flat if pixels.valid is None else flat[:, pixels.valid.ravel()])
+    return np.concatenate(parts, 1)
+
+
+def read_spread(source: SceneSource, tiles: TileGrid) -> Iterator[tuple[Tile, Pixels]]:
+    """Yield tiles spread evenly over a scene, and their pixels, halo included."""
+    _, width = tiles.shape
+    with source.open() as scene:
+        for number in spread_numbers(tiles):
+            tile = tiles.at(*divmod(number, width))
+            if scene.may_hold_data(tile.core):
+                yield tile, scene.read(tile.read)
+
+
+def spread_numbers(tiles: TileGrid) -> list[int]:
+    """Return the numbers of tiles spread evenly over a scene."""
+    height, width = tiles.shape
+    count = min(SAMPLED_TILES, height * width)
+    return sorted(set(np.linspace(0, height * width - 1, count).round().astype(int).tolist()))
+
+
+def _names(info: SceneInfo, bidx: tuple[int, ...]) -> tuple[str, ...]:
+    """Return names by which the same bands are found again: their own, or their numbers if these are not distinct."""
+    names = [
+        info.descriptions[band - 1]
+        or (
+            info.interpretations[band - 1]
+            if info.interpretations[band - 1] != "undefined"
+            else positional_name(band)
+        )
+        for band in bidx
+    ]
+    try:
+        if match_bands(names, info.descriptions, info.interpretations) == bidx:
+            return tuple(names)
+    except IICError:
+        pass
+    return tuple(map(positional_name, bidx))

@@ -1,0 +1,194 @@
+"""Teaching a scene click by click: what `iic-model name` does at once, kept open so that each click costs little.
+
+    teacher = Teacher.open("scene.tif")
+    view = teacher.look(Rect(0, 0, 512, 512))                  # once for each part that is shown
+    lesson = teacher.fit(["water", "wood"], labels, places)    # milliseconds after each click
+    labels, confidence = lesson.label(view)
+
+A map is made of the same clicks by `name_model` and `segment_raster`, and equals what `lesson.label` shows if the
+lesson was fitted with `full`.
+"""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from iic_geotools.classmap.classes import NODATA
+from iic_geotools.errors import UsageError
+from iic_geotools.geobox import GeoBox
+from iic_geotools.scene.info import SceneInfo, describe
+from iic_geotools.scene.rescaling import Pair
+from iic_geotools.scene.scene import SceneSource
+from iic_geotools.tiling import Rect
+from iic_runtime.engine.base import Device, LabelArray
+from iic_runtime.model.file import ModelFile
+from iic_runtime.model.onnx_head import Head, has_features
+from iic_runtime.naming import SMOOTHING
+from iic_runtime.naming.clicks import Clicks, Observer, View
+from iic_runtime.naming.fitting import Judgement, advise, fit_head, unstandardised
+from iic_runtime.naming.name import choose_features, open_outputs
+from iic_runtime.naming.regression import Floats
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """A head that was fitted to clicks.
+
+    Attributes:
+        classes: Names of the classes that have clicks on data, in order.
+        head: The head, which takes raw features.
+        judgement: What cross-validation over places says.
+        advice: Which classes need more clicks, one sentence each.
+        smoothing: Pixels in each direction over which probabilities are averaged.
+    """
+
+    classes: tuple[str, ...]
+    head: Head
+    judgement: Judgement
+    advice: tuple[str, ...]
+    smoothing: int = SMOOTHING
+
+    def probabilities(self, view: View) -> Floats:
+        """Return the probabilities of the classes `[classes, h, w]`, smoothed as in the map but at the view's edge."""
+        count, height, width = view.features.shape
+        maps = self.head.maps(view.features.reshape(count, -1))
+        maps = np.exp(maps - maps.max(0))
+        maps = (maps / maps.sum(0)).reshape(-1, height, width)
+        return _box_means(maps, self.smoothing) if self.smoothing else maps
+
+    def label(self, view: View) -> tuple[LabelArray, LabelArray]:
+        """Return labels, which count `classes`, and confidence `[h, w]`; 255 and 0 where there is no data."""
+        maps = self.probabilities(view)
+        labels = np.where(view.valid, maps.argmax(0), NODATA).astype(np.uint8)
+        confidence = np.where(view.valid, np.rint(255 * maps.max(0)), 0).astype(np.uint8)
+        return labels, confidence
+
+
+class Teacher:
+    """A scene with its features, ready for clicks; `open` makes one. Safe to use from several threads.
+
+    Attributes:
+        info: What is known about the scene.
+        file: The model whose features are fitted; it is not written.
+        reading: How the scene is read for it.
+        grid: The grid that views and clicks are on.
+    """
+
+    def __init__(self, info: SceneInfo, file: ModelFile, reading: SceneSource, observer: Observer) -> None:
+        self.info, self.file, self.reading = info, file, reading
+        self.grid: GeoBox = observer.grid
+        self._observer = observer
+
+    @classmethod
+    def open(
+        cls,
+        scene: str | os.PathLike[str],
+        model: str | os.PathLike[str] | None = None,
+        *,
+        bands: Sequence[str] | None = None,
+        rescale: str | None = None,
+        reflectance: Pair | None = None,
+        nodata: float | None = None,
+        match_gsd: bool | None = None,
+        device: Device = "auto",
+        threads: int | None = None,
+    ) -> "Teacher":
+        """Open a scene and its features; the arguments are those of `name_model`.
+
+        Raises:
+            IICError: The scene cannot be read, or does not suit the model that is given.
+        """
+        info = describe(os.fspath(scene))
+        file, reading = choose_features(
+            info,
+            model,
+            bands=bands,
+            nodata=nodata,
+            rescale=rescale,
+            reflectance=reflectance,
+            match_gsd=match_gsd,
+        )
+        if not has_features(file.content):
+            raise UsageError(f"{file.path} does not tell what it sees; export it again with iic-export.")
+        outputs = open_outputs(file, device, threads)
+        return cls(info, file, reading, Observer(outputs, reading, reading.grid or info.grid, file.card))
+
+    def look(self, rect: Rect) -> View:
+        """Return the features of a part of the scene, which do not depend on how the part is chosen.
+
+        Raises:
+            SceneError: The pixels cannot be read.
+        """
+        return self._observer.look(rect)
+
+    def fit(
+        self, names: Sequence[str], labels: ArrayLike, places: ArrayLike, *, full: bool = False
+    ) -> Lesson:
+        """Fit a head to clicks; only those that are new are looked at.
+
+        Args:
+            names: Names of the classes.
+            labels: Class of each click `[N]`, counted from 0 in the order of `names`.
+            places: Row and column of each click `[N, 2]` on the teacher's grid.
+            full: Fit what `name_model` does, which takes seconds where there are many clicks.
+
+        Raises:
+            UsageError: A click lies outside the grid, or has no class.
+            SceneError: Fewer than two classes have clicks on data.
+        """
+        clicks = self._clicks(names, labels, places)
+        observations = self._observer.observe(clicks)
+        head, judgement = fit_head(observations.samples, observations.standardised_scene, full=full)
+        return Lesson(
+            classes=observations.clicks.names,
+            head=unstandardised(head, observations.mean, observations.factor),
+            judgement=judgement,
+            advice=advise(judgement, observations.clicks.names),
+        )
+
+    def _clicks(self, names: Sequence[str], labels: ArrayLike, places: ArrayLike) -> Clicks:
+        """Return clicks in the order in which a file of them is read: by name of the class, then by place."""
+        kinds = np.asarray(labels, np.int64).reshape(-1)
+        spots = np.asarray(places, np.int64).reshape(-1, 2)
+        if len(kinds) != len(spots):
+            raise UsageError(
+                f"There are {len(kinds)} `labels` and {len(spots)} `places`; give one for each click."
+            )
+        if len(kinds) and not 0 <= kinds.min() <= kinds.max() < len(names):
+            raise UsageError(f"`labels` must be 0 to {len(names) - 1}, one of the {len(names)} `names`.")
+        inside = (spots >= 0).all(1) & (spots < (self.grid.height, self.grid.width)).all(1)
+        if not inside.all():
+            row, column = spots[~inside][0]
+            raise UsageError(
+                f"The click at row {row}, column {column} lies outside the scene's {self.grid.height} rows and "
+                f"{self.grid.width} columns."
+            )
+        order = np.array(sorted(range(len(names)), key=lambda index: names[index]), np.int64)
+        rank = np.empty(len(names), np.int64)
+        rank[order] = np.arange(len(names))
+        sequence = np.lexsort((spots[:, 1], spots[:, 0], rank[kinds]))
+        return Clicks(
+            tuple(names[index] for index in order),
+            (None,) * len(names),
+            rank[kinds][sequence],
+            spots[sequence],
+        )
+
+
+def _box_means(maps: Floats, reach: int) -> Floats:
+    """Return means over squares, of which the part outside the array does not count."""
+
+    def running(values: NDArray[Any], axis: int) -> NDArray[Any]:
+        length = values.shape[axis]
+        sums = np.cumsum(values, axis, np.float64)
+        sums = np.concatenate([np.zeros_like(sums.take([0], axis)), sums], axis)
+        first = np.maximum(np.arange(length) - reach, 0)
+        last = np.minimum(np.arange(length) + reach + 1, length)
+        shape = [-1 if dimension == axis else 1 for dimension in range(values.ndim)]
+        return np.asarray((sums.take(last, axis) - sums.take(first, axis)) / (last - first).reshape(shape))
+
+    return running(running(maps, 1), 2).astype(np.float32)
