@@ -1,12 +1,15 @@
 """The bank: features of a pixel's surroundings at several scales, defined once for everything that computes them.
 
-A scaled value x (about 0..1) becomes log(max(x, LOWEST) + LOG_OFFSET), standardised over the scene and cut off at
-LIMIT. The bank holds these values, a vegetation index where there are red and infrared, and for each of SIDES
+A scaled value x (about 0..1) becomes the square root of x + OFFSET, standardised over the scene and cut off at LIMIT.
+The bank holds these values, a vegetation index where there are red and infrared, and for each of SIDES
 
 - their means in squares of that side, as far as the squares lie on the scene;
-- the texture of brightness and of the index: half the logarithm of V + SMOOTH ** 2, where V at level i is the mean over
-  a square of V at level i - 1 and the squared difference between the means of the two levels at each of its pixels. At
+- the texture of brightness and of the index: the eighth root of V + SMOOTH ** 2, where V at level i is the mean over a
+  square of V at level i - 1 and the squared difference between the means of the two levels at each of its pixels. At
   the last level that difference is left out. Nothing is subtracted after squaring, so nothing cancels.
+
+Roots stand where logarithms are usual, because engines round them correctly: the same pixels have the same features
+in any tile, with any number of threads.
 
 The network of `iic-train rasters` and the graphs that are written without PyTorch compute the same.
 """
@@ -15,12 +18,15 @@ SIDES = (3, 9, 27, 81)
 """Sides of the squares in pixels: level i is a mean of three of level i - 1 in each direction."""
 REACH = 49
 """Pixels in each direction that influence the bank: those of the texture of the widest squares."""
-LOG_OFFSET = 1.0
-"""Added before the logarithm, which brings bright and dark materials to similar distances."""
-LOWEST = -0.75
-"""Values further below the range of a scene count as this much below it."""
+OFFSET = 1.0
+"""Added before the square root, which brings bright and dark materials to similar distances; values below its negative
+count as that."""
 LIMIT = 4.0
-"""Standard deviations at which the logarithms are cut off."""
+"""Standard deviations at which values are cut off."""
+ROOTS = 3
+"""Number of square roots that make a variance a texture."""
+TEXTURE = 4.0
+"""Factor that brings texture to about the spread of the other features."""
 SMOOTH = 0.05
 """Deviation below which texture is noise, in standard deviations of the scene."""
 INDEX_OFFSET = 0.1

@@ -17,11 +17,12 @@ from iic_geotools.scene.multiscale import (
     INDEX_OFFSET,
     LEAST_DEVIATION,
     LIMIT,
-    LOG_OFFSET,
-    LOWEST,
+    OFFSET,
     REACH,
+    ROOTS,
     SIDES,
     SMOOTH,
+    TEXTURE,
 )
 from iic_runtime.model.card import Card, FeatureGroup
 from iic_runtime.model.onnx_graph import FLOAT, UINT8, Attribute, Node, OnnxGraph
@@ -42,8 +43,8 @@ class Bank:
         bands: Names of the bands.
         offset: Raw value of each band that becomes 0.
         scale: Factor that brings each band to about 0..1.
-        mean: Mean logarithm of each band over the scene.
-        deviation: Standard deviation of the logarithms.
+        mean: Mean square root of each band over the scene.
+        deviation: Standard deviation of the square roots.
     """
 
     bands: tuple[str, ...]
@@ -61,8 +62,8 @@ class Bank:
             values: Raw values `[bands, N]` of pixels spread over the scene.
         """
         scaled = (values.astype(np.float64).T - card.offset) * card.scale
-        logarithms = np.log(np.maximum(scaled, LOWEST) + LOG_OFFSET)
-        mean, deviation = logarithms.mean(0), logarithms.std(0)
+        roots = np.sqrt(np.maximum(scaled + OFFSET, 0.0))
+        mean, deviation = roots.mean(0), roots.std(0)
         return cls(card.bands, card.offset, card.scale, tuple(mean.tolist()), tuple(deviation.tolist()))
 
     @property
@@ -111,16 +112,18 @@ class Bank:
                 energy = graph.add("Add", energy, change) if energy else change
             energy, weight = graph.mean(energy, level, self.textures), wider
             variance = graph.add("Add", graph.add("Div", energy, weight), graph.constant(SMOOTH**2))
-            texture = graph.add("Mul", graph.add("Log", variance), graph.constant(0.5))
+            for _ in range(ROOTS):
+                variance = graph.add("Sqrt", variance)
+            texture = graph.add("Mul", variance, graph.constant(TEXTURE))
             features += [graph.channels(means, 0, self.own), texture]
         return graph.add("Concat", *features, axis=1)
 
     def _own(self, graph: "_Writer", x: str) -> list[str]:
-        """Return standardised logarithms, and the vegetation index if there is one."""
+        """Return standardised values, and the vegetation index if there is one."""
         deviation = np.array(self.deviation)
         factor = np.where(deviation > LEAST_DEVIATION, 1 / np.maximum(deviation, LEAST_DEVIATION), 0.0)
-        values = graph.add("Max", x, graph.constant(LOWEST))
-        values = graph.add("Log", graph.add("Add", values, graph.constant(LOG_OFFSET)))
+        values = graph.add("Max", graph.add("Add", x, graph.constant(OFFSET)), graph.constant(0.0))
+        values = graph.add("Sqrt", values)
         values = graph.add("Mul", graph.add("Sub", values, graph.per_band(self.mean)), graph.per_band(factor))
         values = graph.add("Clip", values, graph.constant(-LIMIT), graph.constant(LIMIT))
         if self.index_bands is None:

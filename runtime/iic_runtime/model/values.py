@@ -18,7 +18,7 @@ from iic_runtime.model.card import Card, check_reflectance_applies
 
 _LOG = logging.getLogger(__name__)
 # Values that mean the same in both types, so that there is nothing to rescale.
-_SAME_MEANING = {("float64", "float32"), ("float16", "float32")}
+_SAME_MEANING = {(kind, "float32") for kind in ("float64", "float16", "int32", "uint32", "int64", "uint64")}
 BRIGHT_PERCENTILE, BRIGHT = 99, 235.0
 """The percentile of red, green and blue together that becomes this 8-bit value, for values of other types."""
 _REPEATED = 257

@@ -217,20 +217,19 @@ class Observer:
     def statistics(self) -> Statistics:
         """How features vary over the scene, by tiles spread over it."""
         _, width = self._tiles.shape
-        features, values = [], []
+        samples = []
         with self.reading.open() as scene:
             for number in spread_numbers(self._tiles):
                 core = self._tiles.at(*divmod(number, width)).core
                 if scene.may_hold_data(core):
-                    seen, raw = self._look(scene, core).sample(SAMPLED_PIXELS, number)
-                    features.append(seen)
-                    values.append(raw)
-        if not sum(map(len, features)):
+                    samples.append(self._look(scene, core).sample(SAMPLED_PIXELS, number))
+        features, values = (np.concatenate(part) for part in zip(*samples, strict=True))
+        if not len(features):
             raise SceneError(
-                f"No data lies on {len(features)} tiles spread over {self.reading.name or self.reading.path}; "
-                "check its nodata value, or cut out the part that holds data."
+                f"{self.reading.name or self.reading.path} holds no data on the tiles that were looked at; check its "
+                "nodata value, or cut out the part that holds data."
             )
-        return Statistics(np.concatenate(features), np.concatenate(values))
+        return Statistics(features, values)
 
     def observe(self, clicks: Clicks, progress: OnProgress = silent) -> "Observations":
         """Look at clicks.

@@ -21,7 +21,7 @@ from iic_geotools.scene.info import SceneInfo
 from iic_geotools.scene.rescaling import robust_ranges
 from iic_geotools.scene.scene import Pixels, SceneSource, value_sample
 from iic_geotools.tiling import Tile, TileGrid
-from iic_runtime.model.card import Card, Origin, PixelType
+from iic_runtime.model.card import Card, FeatureGroup, Origin, PixelType
 from iic_runtime.model.file import ModelFile, put_card
 from iic_runtime.model.onnx_bank import Bank, bank_graph, bank_halo, bank_memory
 from iic_runtime.model.select import bundled_models, choose_bundled, ground_resolution
@@ -66,8 +66,6 @@ def make_stack(
         card = scene_card(info, numbers, reading.get("nodata"))
         source = choose_reading(info, card, **{**reading, "bands": numbers})
     values = sample_pixels(source, source.grid or info.grid)
-    if not values.shape[1]:
-        raise SceneError(f"{info.title} holds no data; check its nodata value.")
     return join_bank(card, Bank.of(card, values), base), source
 
 
@@ -75,12 +73,13 @@ def join_bank(card: Card, bank: Bank, base: ModelFile | None) -> ModelFile:
     """Return a model whose features are those of a bank, and of a model next to it if there is one."""
     classes = 0 if base is None else len(card.classes)
     content, size = bank_graph(bank, card.dtype, None if base is None else base.content, classes)
+    learnt = () if base is None else (size - bank.size - classes, classes)
     card = replace(
         card,
         classes=tuple(MapClass(f"class {index}", colour) for index, colour in enumerate(distinct_colours(2))),
         halo=bank_halo(None if base is None else base.card),
         memory_per_pixel=bank_memory(bank, size, None if base is None else base.card),
-        features=bank.groups,
+        features=(*bank.groups, *(FeatureGroup(count, 1, True) for count in learnt)),
         precision="fp32",
         parity={},
         accuracy={},
@@ -94,15 +93,20 @@ def suitable_model(info: SceneInfo, **reading: Any) -> tuple[ModelFile, SceneSou
     """Return the bundled model that is made for a scene, and how the scene is read for it; None if there is none.
 
     A model that would leave bands of the scene unused is not suitable, unless `bands` asks for those that it takes.
+    Bands without names are taken for a picture's if their values are counts, not if they may be decibels.
     """
     size = ground_resolution(info.grid)
     if size is None or not bundled_models():
         _LOG.info("Features: those of the scene alone, which does not say its ground resolution.")
         return None
     model = choose_bundled(size)
-    count = len(data_bands(info, reading.get("bands")))
-    if count > len(model.card.bands):
-        _LOG.info("Features: those of the scene's %d bands, as %s takes fewer.", count, model.card.name)
+    numbers = data_bands(info, reading.get("bands"))
+    if len(numbers) > len(model.card.bands):
+        _LOG.info("Features: those of the scene's %d bands; %s takes fewer.", len(numbers), model.card.name)
+        return None
+    unnamed = reading.get("bands") is None and not any(info.descriptions)
+    if unnamed and not info.dtype_of(numbers).startswith("uint"):
+        _LOG.info("Features: those of the scene alone, whose bands have no names.")
         return None
     try:
         source = choose_reading(info, model.card, **reading)
@@ -157,12 +161,20 @@ def scene_card(info: SceneInfo, bidx: tuple[int, ...], nodata: float | None = No
 
 
 def sample_pixels(source: SceneSource, grid: GeoBox) -> NDArray[Any]:
-    """Return values `[bands, N]`, as a model takes them, of pixels that hold data, spread over a scene."""
-    tiles = TileGrid(grid.width, grid.height, TILE, 0, 1)
-    parts = [np.empty((len(source.bidx), 0), source.dtype)]
-    for _, pixels in read_spread(source, tiles):
+    """Return values `[bands, N]`, as a model takes them, of pixels that hold data, spread over a scene.
+
+    Raises:
+        SceneError: None of the tiles that are looked at holds data.
+    """
+    parts = []
+    for _, pixels in read_spread(source, TileGrid(grid.width, grid.height, TILE, 0, 1)):
         flat = pixels.values.reshape(len(pixels.values), -1)
         parts.append(flat if pixels.valid is None else flat[:, pixels.valid.ravel()])
+    if not sum(part.shape[1] for part in parts):
+        raise SceneError(
+            f"{source.name or source.path} holds no data on the tiles that were looked at; check its nodata value, or "
+            "cut out the part that holds data."
+        )
     return np.concatenate(parts, 1)
 
 
