@@ -69,8 +69,8 @@ class Browser:
                 self.complaints.append(params["entry"]["text"])
         return answer
 
-    def open(self, page: Path, width: int, height: int, *, phone: bool = False) -> None:
-        """Show a page, and wait until its script is ready."""
+    def open(self, page: Path | str, width: int, height: int, *, phone: bool = False) -> None:
+        """Show a page, a file or an address, and wait until its script is ready."""
         self.call(
             "Emulation.setDeviceMetricsOverride",
             width=width,
@@ -79,7 +79,7 @@ class Browser:
             mobile=phone,
         )
         self.call("Emulation.setTouchEmulationEnabled", enabled=phone)
-        self.call("Page.navigate", url=page.as_uri())
+        self.call("Page.navigate", url=page if isinstance(page, str) else page.as_uri())
         self.wait("document.body?.classList.contains('ready')")
 
     def wait(self, expression: str) -> None:

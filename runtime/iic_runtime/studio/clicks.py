@@ -1,0 +1,153 @@
+"""Clicks and their classes, and the GeoPackage that keeps them."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from warnings import catch_warnings, simplefilter
+
+import numpy as np
+from rasterio.crs import CRS
+
+from iic_geotools.classmap.classes import MapClass, distinct_colours
+from iic_geotools.errors import OutputError, SceneError, UsageError
+from iic_geotools.files import replacement
+from iic_geotools.packages import pyogrio, shapely
+from iic_geotools.scene.vectors import read_metadata, read_shapes
+
+CLASSES_KEY = "IIC_STUDIO_CLASSES"
+"""The metadata item of the layer that lists the classes, also those without a click."""
+_COLOURS = {
+    "water": "#2166ac",
+    "tree": "#1b7837",
+    "trees": "#1b7837",
+    "forest": "#1b7837",
+    "high vegetation": "#1b7837",
+    "low vegetation": "#a6d96a",
+    "grass": "#a6d96a",
+    "meadow": "#a6d96a",
+    "field": "#e6c35c",
+    "fields": "#e6c35c",
+    "crops": "#e6c35c",
+    "cropland": "#e6c35c",
+    "scrub": "#7fbf7b",
+    "shrub": "#7fbf7b",
+    "built-up": "#c2261d",
+    "building": "#c2261d",
+    "buildings": "#c2261d",
+    "town": "#c2261d",
+    "road": "#6b6b6b",
+    "roads": "#6b6b6b",
+    "bare": "#c9a27a",
+    "soil": "#a0714f",
+    "gravel": "#bdb5a8",
+    "sand": "#f2dfa2",
+    "rock": "#8c8c8c",
+    "snow": "#e8f6ff",
+    "ice": "#c7e9f7",
+    "wetland": "#5ab4ac",
+    "shadow": "#3b3b4f",
+}
+
+
+@dataclass(frozen=True)
+class Click:
+    """A place and the class that a person gave it.
+
+    Attributes:
+        number: What tells it from the others of a session.
+        name: Name of the class.
+        x: x in the scene's CRS.
+        y: y in the scene's CRS.
+        step: The action that added it; clicks of one stroke share it, and are undone together.
+    """
+
+    number: int
+    name: str
+    x: float
+    y: float
+    step: int
+
+
+def suggest_colour(name: str, taken: Sequence[str]) -> str:
+    """Return the colour that maps usually give a class of this name, or else a free one of the palette."""
+    usual = _COLOURS.get(name.strip().lower())
+    return usual if usual is not None and usual not in taken else distinct_colours(1, besides=taken)[0]
+
+
+def write_clicks(path: Path, clicks: Sequence[Click], classes: Sequence[MapClass], crs: CRS | None) -> None:
+    """Write clicks as points with the fields `class`, `colour`, `number` and `step`.
+
+    Args:
+        path: The GeoPackage, which is replaced at once: it holds either the old clicks or the new ones.
+        clicks: The clicks.
+        classes: All classes.
+        crs: CRS of the clicks.
+
+    Raises:
+        OutputError: The file cannot be written; the old one stays.
+    """
+    colours = {entry.name: entry.colour for entry in classes}
+    points = shapely.points([click.x for click in clicks], [click.y for click in clicks])
+    fields = {
+        "class": np.array([click.name for click in clicks], object),
+        "colour": np.array([colours[click.name] for click in clicks], object),
+        "number": np.array([click.number for click in clicks], np.int64),
+        "step": np.array([click.step for click in clicks], np.int64),
+    }
+    listed = json.dumps([[entry.name, entry.colour] for entry in classes])
+    try:
+        with replacement(path) as temporary, catch_warnings():
+            simplefilter("ignore", UserWarning)  # a scene without a CRS has clicks without one
+            pyogrio.raw.write(
+                temporary,
+                shapely.to_wkb(np.atleast_1d(points)),
+                list(fields.values()),
+                list(fields),
+                geometry_type="Point",
+                crs=None if crs is None else crs.to_wkt(version="WKT2_2019"),
+                layer=path.stem,
+                driver="GPKG",
+                layer_metadata={CLASSES_KEY: listed},
+            )
+    except (OSError, RuntimeError) as error:
+        raise OutputError(f"The clicks cannot be saved to {path} ({_cause(error)}).") from error
+
+
+def read_clicks_file(path: Path) -> tuple[list[Click], list[MapClass]]:
+    """Read what `write_clicks` wrote, as QGIS may have changed it.
+
+    Points that were added elsewhere need only a class; a point without one is left out.
+
+    Raises:
+        SceneError: The file cannot be read, or was not written by `write_clicks`.
+    """
+    metadata = read_metadata(path, "The clicks")
+    shapes = read_shapes(path, "The clicks", None)
+    if "class" not in shapes.fields:
+        raise SceneError(
+            f"{path} has no field class, so it holds no clicks; move it away, or give another folder."
+        )
+    try:
+        classes = [MapClass(name, colour) for name, colour in json.loads(metadata.get(CLASSES_KEY, "[]"))]
+    except (ValueError, TypeError, UsageError) as error:
+        raise SceneError(
+            f"The list of classes in {path} cannot be read ({error}); move the file away."
+        ) from error
+    clicks: list[Click] = []
+    colours = {entry.name: entry.colour for entry in classes}
+    steps = shapes.fields.get("step", np.array([None] * len(shapes.numbers), object))
+    for index, (name, geometry, step) in enumerate(
+        zip(shapes.fields["class"], shapes.geometries, steps, strict=True)
+    ):
+        if not name or geometry.geom_type != "Point":
+            continue
+        if name not in colours:
+            colours[name] = suggest_colour(name, list(colours.values()))
+        known = step is not None and np.isfinite(step)
+        clicks.append(Click(index + 1, str(name), geometry.x, geometry.y, int(step) if known else index + 1))
+    return clicks, [MapClass(name, colour) for name, colour in colours.items()]
+
+
+def _cause(error: Exception) -> str:
+    return str(error).strip().rstrip(".") or type(error).__name__

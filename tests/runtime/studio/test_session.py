@@ -1,0 +1,297 @@
+"""Sessions: clicks, what they teach, and the map, without a page."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import rasterio
+from numpy.typing import NDArray
+from pyogrio import raw, read_info
+from support.scenes import NORTH, PIXEL, WEST, write_raster
+
+from iic_geotools.errors import OutputError, SceneError, UsageError
+from iic_geotools.tiling import Rect
+from iic_runtime import name_model, segment_raster
+from iic_runtime.studio import Session
+from iic_runtime.studio.session import _along
+from iic_runtime.studio.tiles import TILE, TileAddress
+
+SIDE = 300
+
+
+def place(row: float, column: float) -> tuple[float, float]:
+    return WEST + (column + 0.5) * PIXEL, NORTH - (row + 0.5) * PIXEL
+
+
+def two_halves() -> NDArray[np.uint8]:
+    """A bright half and a dark one, both with noise."""
+    image = np.random.default_rng(0).normal(0, 6, (4, SIDE, SIDE)) + 60
+    image[:, :, : SIDE // 2] += 90
+    return np.clip(image, 1, 255).astype(np.uint8)
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Path:
+    image = two_halves()
+    image[:, :40, :40] = 0
+    return write_raster(tmp_path / "scene.tif", image, nodata=0)
+
+
+def teach(session: Session) -> None:
+    """Two classes, five clicks each: the bright and the dark half."""
+    for row in (60, 110, 160, 210, 260):
+        session.add("bright", [place(row, 70)])
+        session.add("dark", [place(row, 230)])
+
+
+def test_clicks_teach_a_map_and_come_back(scene: Path) -> None:
+    with Session(scene) as session:
+        teach(session)
+        clicks, classes = session.clicks, session.classes
+        labels, confidence = session.view(Rect(0, 0, SIDE, SIDE))
+        assert (labels[:40, :40] == 255).all()
+        assert (labels[60:, :130] == 0).mean() > 0.95
+        assert (labels[60:, 170:] == 1).mean() > 0.95
+        assert confidence[100, 70] > 128
+    with Session(scene) as again:
+        assert again.clicks == clicks
+        assert again.classes == classes
+        np.testing.assert_array_equal(again.view(Rect(0, 0, SIDE, SIDE))[0], labels)
+        assert again.undo()
+        assert again.clicks == clicks[:-1]
+
+
+def test_the_saved_map_is_that_of_the_commands_and_of_the_view(scene: Path, tmp_path: Path) -> None:
+    with Session(scene) as session:
+        teach(session)
+        mapped = session.save()
+        assert session.is_map_current
+        session.fit(full=True)
+        labels, _ = session.view(Rect(0, 0, SIDE, SIDE))
+        model = session.teacher.file.path
+        session.add("dark", [place(20, 230)])
+        assert not session.is_map_current
+        session.undo()
+    folder = scene.with_suffix(".studio")
+    name_model(model, folder / "clicks.gpkg", scene, tmp_path / "model.onnx")
+    segment_raster(scene, tmp_path / "map.tif", tmp_path / "model.onnx")
+    assert (tmp_path / "model.onnx").read_bytes() == (folder / "model.onnx").read_bytes()
+    assert (tmp_path / "map.tif").read_bytes() == (folder / "map.tif").read_bytes()
+    with rasterio.open(folder / "map.tif") as dataset:
+        np.testing.assert_array_equal(dataset.read(1), labels)
+    assert [row.name for row in mapped.areas.classes] == ["bright", "dark"]
+    assert (folder / "polygons.gpkg").exists()
+    assert (folder / "areas.csv").exists()
+
+
+def test_tiles_have_no_seams_and_coarse_ones_show_the_same_pixels(scene: Path) -> None:
+    with Session(scene) as session:
+        teach(session)
+        whole, confidence = session.view(Rect(0, 0, SIDE, SIDE))
+        for column, row in ((0, 0), (1, 0), (0, 1), (1, 1)):
+            tile = session.tile(TileAddress(0, column, row))
+            assert tile is not None
+            place_of_tile = slice(row * TILE, (row + 1) * TILE), slice(column * TILE, (column + 1) * TILE)
+            np.testing.assert_array_equal(tile[0], whole[place_of_tile])
+            np.testing.assert_array_equal(tile[1], confidence[place_of_tile])
+        coarse = session.tile(TileAddress(1, 0, 0))
+        assert coarse is not None
+        assert coarse[0].shape == (SIDE // 2, SIDE // 2)
+        assert (coarse[0] == whole[::2, ::2]).mean() > 0.95
+        with pytest.raises(UsageError, match="no tile"):
+            session.tile(TileAddress(0, 9, 9))
+
+
+def test_a_session_without_two_classes_has_nothing_to_show(scene: Path) -> None:
+    with Session(scene) as session:
+        session.add("bright", [place(60, 70)])
+        assert session.fit() is None
+        assert session.tile(TileAddress(0, 0, 0)) is None
+        assert session.suggest([TileAddress(0, 0, 0)]) == []
+        with pytest.raises(UsageError, match="at least two classes"):
+            session.save()
+        with pytest.raises(UsageError, match="Map the whole scene first"):
+            session.draw(10)
+
+
+def test_clicks_outside_and_on_nodata_are_refused(scene: Path) -> None:
+    with Session(scene) as session:
+        with pytest.raises(UsageError, match="outside the scene"):
+            session.add("bright", [place(-1, 70)])
+        with pytest.raises(UsageError, match="no data there"):
+            session.add("bright", [place(10, 10)])
+        with pytest.raises(UsageError, match="not a name"):
+            session.add("  ", [place(60, 70)])
+        assert session.clicks == ()
+        assert session.classes == ()
+
+
+def test_undo_redo_and_what_replaces_what(scene: Path) -> None:
+    with Session(scene) as session:
+        (first,) = session.add("bright", [place(60, 70)])
+        assert session.add("bright", [place(60.2, 70.3)]) == ()  # the same pixel
+        (second,) = session.add("dark", [place(60, 70)])
+        assert session.clicks == (second,)
+        session.undo()
+        assert session.clicks == (first,)
+        session.redo()
+        assert session.clicks == (second,)
+        session.remove([second.number])
+        assert session.clicks == ()
+        session.undo()
+        assert session.clicks == (second,)
+        session.remove_class("dark")
+        assert [entry.name for entry in session.classes] == ["bright"]
+        session.undo()
+        assert session.clicks == (second,)
+        assert [entry.name for entry in session.classes] == ["bright", "dark"]
+        session.change_class("dark", new_name="shadow", colour="#112233")
+        assert session.clicks[0].name == "shadow"
+        while session.undo():
+            pass
+        assert not session.undo()
+        assert session.clicks == ()
+
+
+def test_a_stroke_is_clicks_at_equal_distances() -> None:
+    assert _along([(0.0, 0.0), (10.0, 0.0), (10.0, 10.0)], 5.0) == [
+        (0, 0),
+        (5, 0),
+        (10, 0),
+        (10, 5),
+        (10, 10),
+    ]
+    assert _along([(3.0, 4.0)], 5.0) == [(3, 4)]
+
+
+def test_a_stroke_is_undone_at_once(scene: Path) -> None:
+    with Session(scene) as session:
+        clicks = session.add_stroke("bright", [place(60, 60), place(60, 120)])
+        assert len(clicks) == 6
+        session.undo()
+        assert session.clicks == ()
+
+
+def test_names_have_usual_colours(scene: Path) -> None:
+    with Session(scene) as session:
+        assert session.add_class("Water").colour == "#2166ac"
+        assert session.add_class("water").colour != "#2166ac"
+        assert session.add_class("quarry", "#123456").colour == "#123456"
+        with pytest.raises(UsageError, match="not a colour"):
+            session.add_class("mud", "brown")
+
+
+def test_what_cannot_be_written_is_kept_and_written_later(scene: Path) -> None:
+    folder = scene.with_suffix(".studio")
+    with Session(scene) as session:
+        teach(session)
+        folder.rename(folder.with_suffix(".away"))
+        session.add("dark", [place(20, 200)])
+        assert session.unsaved is not None
+        assert "cannot be saved" in session.unsaved
+        assert len(session.clicks) == 11
+        with pytest.raises(OutputError, match="cannot be saved"):
+            session.save()
+        folder.with_suffix(".away").rename(folder)
+        session.flush()
+        assert session.unsaved is None
+    with Session(scene) as again:
+        assert len(again.clicks) == 11
+
+
+def test_a_scene_that_vanishes_loses_no_click(scene: Path) -> None:
+    with Session(scene) as session:
+        teach(session)
+        away = scene.rename(scene.with_name("away.tif"))
+        with pytest.raises(SceneError, match="There is no file"):
+            session.add("dark", [place(20, 200)])
+        with pytest.raises(SceneError, match="There is no file"):
+            session.imagery.tile("colour", TileAddress(0, 0, 0))
+        assert len(session.clicks) == 10
+        away.rename(scene)
+        session.add("dark", [place(20, 200)])
+        assert len(session.clicks) == 11
+
+
+def test_one_process_at_a_time(scene: Path) -> None:
+    with Session(scene), pytest.raises(OutputError, match="Another studio"):
+        Session(scene)
+    Session(scene).close()
+
+
+def test_suggestions_keep_away_from_clicks_and_each_other(scene: Path) -> None:
+    with Session(scene) as session:
+        teach(session)
+        session.fit()
+        places = session.suggest([TileAddress(0, column, row) for column in (0, 1) for row in (0, 1)])
+        assert places
+        pixels = np.array([session.pixel(*point) for point in places])
+        clicked = np.array([session.pixel(click.x, click.y) for click in session.clicks])
+        near = np.abs(pixels[:, None] - clicked[None]).max(-1)
+        assert near.min() > 48
+        labels, _ = session.view(Rect(0, 0, SIDE, SIDE))
+        assert (labels[pixels[:, 0], pixels[:, 1]] != 255).all()
+
+
+def test_answers_give_accuracy_with_an_interval(scene: Path) -> None:
+    with Session(scene) as session:
+        teach(session)
+        session.save()
+        for sample in session.draw(40):
+            _, column = session.pixel(sample.x, sample.y)
+            session.answer(sample.number, "bright" if column < SIDE // 2 else "dark")
+        with pytest.raises(UsageError, match="has no class mud"):
+            session.answer(1, "mud")
+        with pytest.raises(UsageError, match="no place 41"):
+            session.answer(41, "dark")
+        assessment = session.assess()
+        assert assessment.overall.value > 0.9
+        assert assessment.overall.margin is not None
+        assert session.files.report.exists()
+    with Session(scene) as again:
+        assert sum(bool(sample.name) for sample in again.samples.list()) == 40
+
+
+def test_clicks_changed_in_qgis_are_read(scene: Path) -> None:
+    with Session(scene) as session:
+        teach(session)
+        session.add_class("water")
+    file = scene.with_suffix(".studio") / "clicks.gpkg"
+    info = read_info(file)
+    assert info["features"] == 10
+    assert info["crs"] == "EPSG:32631"
+    meta, _, geometry, fields = raw.read(file)
+    names = list(meta["fields"])
+    fields = [np.append(values, [None if values.dtype == object else 0]) for values in fields]
+    fields[names.index("class")][-1] = "quarry"
+    raw.write(file, np.append(geometry, geometry[:1]), fields, names, geometry_type="Point", crs=meta["crs"])
+    with Session(scene) as again:
+        assert [entry.name for entry in again.classes] == ["bright", "dark", "quarry"]
+        assert len(again.clicks) == 11
+
+
+def test_a_scene_without_crs_is_taught_by_a_named_model(tmp_path: Path) -> None:
+    image = two_halves()
+    scene = write_raster(tmp_path / "plain.tif", image, crs=None, transform=rasterio.Affine.identity())
+    with Session(scene, model="aerial") as session:
+        for row in (60, 160, 260):
+            session.add("bright", [(70.5, row)])
+            session.add("dark", [(230.5, row)])
+        labels, _ = session.view(Rect(0, 0, SIDE, SIDE))
+        mapped = session.save()
+        assert mapped.areas.method == "none"
+    with Session(scene, model="aerial") as again:
+        assert len(again.clicks) == 6
+    with rasterio.open(scene.with_suffix(".studio") / "map.tif") as dataset:
+        assert (dataset.read(1) == labels).mean() > 0.95
+
+
+def test_a_file_that_holds_no_clicks_is_refused(scene: Path) -> None:
+    folder = scene.with_suffix(".studio")
+    folder.mkdir()
+    (folder / "clicks.gpkg").write_bytes(b"not a GeoPackage")
+    with pytest.raises(SceneError, match="cannot be read"):
+        Session(scene)
+    assert (folder / "clicks.gpkg").read_bytes() == b"not a GeoPackage"
+    (folder / "clicks.gpkg").unlink()
+    Session(scene).close()
