@@ -22,6 +22,7 @@ import iic_runtime.cli.model
 import iic_runtime.cli.rio
 import iic_runtime.cli.scenes
 import iic_runtime.cli.segment_raster
+import iic_runtime.cli.studio
 import iic_train.cli
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -33,6 +34,7 @@ COMMANDS: dict[str, Any] = {  # typer may bring a click of its own
     "iic-scenes": get_command(iic_runtime.cli.scenes.app),
     "iic-map": get_command(iic_geotools.cli.map.app),
     "iic-model": get_command(iic_runtime.cli.model.app),
+    "iic-studio": get_command(iic_runtime.cli.studio.app),
     "iic-train": get_command(iic_train.cli.app),
     "iic-export": get_command(iic_export.cli.app),
     "rio iic-segment": iic_runtime.cli.rio.command,
