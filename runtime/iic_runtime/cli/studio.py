@@ -29,7 +29,15 @@ def studio(
             show_default=False,
         ),
     ] = None,
-    model: options.ModelName = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE|NAME",
+            help="Use the features of this model. By default multi-scale features of the scene, and those of the "
+            "bundled model that suits it.",
+            show_default=False,
+        ),
+    ] = None,
     bands: options.Bands = None,
     rescale: options.RescaleMode = None,
     reflectance: options.ReflectanceText = None,

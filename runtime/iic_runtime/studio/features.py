@@ -1,6 +1,8 @@
 """What a model sees of the tiles of a view, kept so that a click costs only a fit and its application."""
 
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,7 +11,8 @@ from iic_geotools.classmap.classes import NODATA
 from iic_geotools.geobox import GeoBox
 from iic_geotools.tiling import Rect
 from iic_runtime.naming import SMOOTHING
-from iic_runtime.studio.teacher import Lesson, Teacher, View
+from iic_runtime.naming.clicks import View
+from iic_runtime.naming.teacher import Lesson, Teacher
 from iic_runtime.studio.tiles import TILE, KeptValues, TileAddress
 
 MOST_LEVEL = 2
@@ -41,12 +44,12 @@ class FeatureTiles:
             SceneError: The scene cannot be read.
         """
         view = self.get(address)
+        if address.level:
+            # Pixels of the view lie apart, and so fewer of them are averaged.
+            return replace(lesson, smoothing=lesson.smoothing >> address.level).label(view)
         labels, confidence = lesson.label(view)
-        inner = address.rect(self._teacher.grid)
-        if address.level == 0:
-            place = inner.relative_to(view.rect).slices
-            return labels[place], confidence[place]
-        return labels, confidence
+        place = address.rect(self._teacher.grid).relative_to(view.rect).slices
+        return labels[place], confidence[place]
 
     def get(self, address: TileAddress) -> View:
         """Return the features of a tile, at level 0 with a margin that smoothing needs."""
@@ -67,37 +70,36 @@ class FeatureTiles:
             for column in range(corner.column, corner.column + BLOCK // TILE):
                 tile = Rect(column * TILE, row * TILE, TILE, TILE).intersection(whole)
                 if not tile.empty:
-                    views[TileAddress(0, column, row)] = cut(view, tile.grow(SMOOTHING).intersection(whole))
+                    rect = tile.grow(SMOOTHING).intersection(whole)
+                    views[TileAddress(0, column, row)] = cut(view, rect.relative_to(view.rect).slices, rect)
         return views
 
     def _look_at_tile(self, address: TileAddress) -> dict[TileAddress, View]:
-        grid, step = self._teacher.grid, address.step
-        rect = address.rect(grid)
-
-        def look(block: Rect) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-            view = self._teacher.look(block)
-            return view.features[:, ::step, ::step], view.valid[::step, ::step]
-
+        rect, step = address.rect(self._teacher.grid), address.step
+        every = slice(None, None, step), slice(None, None, step)
         rows = []
         for row in range(rect.row, rect.bottom, BLOCK):
-            blocks = [
-                look(Rect(column, row, BLOCK, BLOCK).intersection(rect))
-                for column in range(rect.col, rect.right, BLOCK)
-            ]
-            features, valid = zip(*blocks, strict=True)
-            rows.append((np.concatenate(features, 2), np.concatenate(valid, 1)))
-        features, valid = zip(*rows, strict=True)
-        return {address: View(np.concatenate(features, 1), np.concatenate(valid), rect)}
+            blocks = [Rect(column, row, BLOCK, BLOCK) for column in range(rect.col, rect.right, BLOCK)]
+            rows.append([cut(self._teacher.look(block.intersection(rect)), every, rect) for block in blocks])
+        features, values, valid = (
+            np.concatenate([np.concatenate(parts, -1) for parts in lines], -2)
+            for lines in zip(*(zip(*map(_arrays, views), strict=True) for views in rows), strict=True)
+        )
+        return {address: View(rect, features, values, valid)}
 
 
-def cut(view: View, rect: Rect) -> View:
-    """Return the part of a view at full resolution that lies in a rectangle."""
-    place = rect.relative_to(view.rect).slices
-    return View(np.ascontiguousarray(view.features[:, *place]), view.valid[place].copy(), rect)
+def cut(view: View, place: tuple[slice, slice], rect: Rect) -> View:
+    """Return a part of a view as a copy, so that the rest of it can be freed."""
+    features, values, valid = (np.ascontiguousarray(array[..., *place]) for array in _arrays(view))
+    return View(rect, features, values, valid)
+
+
+def _arrays(view: View) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    return view.features, view.values, view.valid
 
 
 def _size(views: dict[TileAddress, View]) -> int:
-    return sum(view.features.nbytes + view.valid.nbytes for view in views.values())
+    return sum(array.nbytes for view in views.values() for array in _arrays(view))
 
 
 Read = Callable[[Rect], tuple[Labels, Labels]]

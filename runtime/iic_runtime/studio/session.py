@@ -24,12 +24,12 @@ from iic_geotools.tiling import Rect
 from iic_runtime.engine.base import Device
 from iic_runtime.naming.name import NamedModel, name_model
 from iic_runtime.naming.suggestions import scene_files
+from iic_runtime.naming.teacher import Lesson, Teacher
 from iic_runtime.raster.segment import Summary, segment_raster
 from iic_runtime.studio.clicks import Click, read_clicks_file, suggest_colour, write_clicks
 from iic_runtime.studio.features import FeatureTiles
 from iic_runtime.studio.layers import BundledLayer, FileLayer
 from iic_runtime.studio.samples import Sample, SampleFile
-from iic_runtime.studio.teacher import Lesson, Teacher
 from iic_runtime.studio.tiles import Imagery, TileAddress
 from iic_runtime.studio.unsure import find_unsure
 
@@ -530,9 +530,8 @@ class Session:
                 raise OutputError(self.unsaved)
             version = self.version
         files = self.files
-        model = self._model or self.teacher.file.path
         named = name_model(
-            model,
+            self._model,
             files.clicks,
             self.scene,
             files.model,
