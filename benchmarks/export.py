@@ -15,8 +15,9 @@ import numpy as np
 import rasterio
 
 from iic_export import export
-from iic_runtime.engine.base import open_engine
+from iic_runtime.engine.open_engine import open_engine
 from iic_runtime.model.file import ModelFile
+from iic_runtime.options import EngineSettings
 
 BANDS = ("red", "green", "blue", "nir")
 SIDE = 512
@@ -70,7 +71,7 @@ def train(network: str, scene: Path, runs: Path, steps: int) -> Path:
 
 def megapixels_per_second(model: Path, image: np.ndarray, threads: int | None) -> float:
     """Megapixels a CPU second, the best of a few runs over a part of the scene: other work does not count."""
-    engine = open_engine(ModelFile.read(model), "cpu", threads)
+    engine = open_engine(ModelFile.read(model), EngineSettings(device="cpu", threads=threads))
     taken = []
     for _ in range(ROUNDS + 1):
         begun = time.process_time()

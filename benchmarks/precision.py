@@ -22,10 +22,12 @@ from numpy.typing import NDArray
 from iic_export.precision import quantise
 from iic_geotools.scene.listing import find_scene
 from iic_geotools.tiling import TileGrid
-from iic_runtime.engine.base import Engine, open_engine
+from iic_runtime.engine.base import Engine
+from iic_runtime.engine.open_engine import open_engine
 from iic_runtime.model.card import Card
 from iic_runtime.model.file import ModelFile, put_card
 from iic_runtime.model.select import bundled_models, describe_misfit, ground_resolution
+from iic_runtime.options import EngineSettings
 from iic_runtime.raster.model_input import choose_reading
 
 Images = list[NDArray[Any]]
@@ -105,7 +107,7 @@ def main() -> None:
                 content = put_card(version.SerializeToString(), card)
                 sizes[name] = len(content)
                 file = ModelFile.parse(Path(folder) / f"{name}.onnx", content)
-                engines[name] = open_engine(file, "cpu", threads=1)
+                engines[name] = open_engine(file, EngineSettings(device="cpu", threads=1))
             results = measure(engines, images[1::2], options.rounds)
             base = results["fp32"][1]
             for name, (agreement, seconds) in results.items():

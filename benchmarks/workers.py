@@ -29,7 +29,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 def measure(scene: Path, out: Path, model: Path, workers: int) -> dict[str, Any]:
     """Map the scene; seconds with and without the start of the cluster, and the largest process."""
     from iic_runtime import Segmenter, segment_raster
-    from iic_runtime.adapters.dask import connect_cluster
+    from iic_runtime.options import RunSettings
+    from iic_runtime.raster.cluster import connect_cluster
 
     peak = 0
     ended = threading.Event()
@@ -47,7 +48,7 @@ def measure(scene: Path, out: Path, model: Path, workers: int) -> dict[str, Any]
     threading.Thread(target=watch, daemon=True).start()
     segmenter = Segmenter(model, device="cpu")
     begun = time.perf_counter()
-    with connect_cluster(workers or None) as cluster:
+    with connect_cluster(RunSettings(workers=workers or None)) as cluster:
         ready = time.perf_counter()
         segment_raster(scene, out, segmenter, scheduler=cluster)
         done = time.perf_counter()

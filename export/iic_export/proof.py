@@ -18,12 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iic_geotools.errors import ModelError
-from iic_runtime.engine.base import Engine, open_engine
+from iic_runtime.engine.base import Engine
 from iic_runtime.engine.machine import peak_memory
 from iic_runtime.engine.onnx import import_onnxruntime
+from iic_runtime.engine.open_engine import open_engine
 from iic_runtime.model.card import Card, Precision
 from iic_runtime.model.file import ModelFile, put_card
 from iic_runtime.model.validate import validate_model
+from iic_runtime.options import EngineSettings
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -209,7 +211,7 @@ def memory_per_pixel(model: Path) -> int:
 
 def _print_memory_per_pixel(path: str) -> None:
     model = ModelFile.read(path)
-    engine = open_engine(model, "cpu")
+    engine = open_engine(model, EngineSettings(device="cpu"))
     peaks = []
     for side in (SMALL_SIDE, LARGE_SIDE):
         engine.run(np.zeros((1, len(model.card.bands), side, side), model.card.dtype), True)

@@ -19,12 +19,14 @@ from iic_export.tensorrt_graph import check_graph
 from iic_geotools.errors import DeviceError, ModelError, UsageError
 from iic_geotools.files import cache_folder, write_atomically
 from iic_geotools.tiling import largest_read
-from iic_runtime.engine.base import Engine, open_engine
+from iic_runtime.engine.base import Engine
 from iic_runtime.engine.gpu import Gpu, find_gpu
+from iic_runtime.engine.open_engine import open_engine
 from iic_runtime.engine.tensorrt import import_tensorrt
 from iic_runtime.model.card import Card
 from iic_runtime.model.engine_card import ENGINE_SUFFIX, EngineFacts, write_engine_card
 from iic_runtime.model.file import ModelFile
+from iic_runtime.options import EngineSettings
 
 if TYPE_CHECKING:
     import tensorrt as trt
@@ -162,7 +164,7 @@ def write_engine(
         path.write_bytes(plan)
         write_engine_card(path, card, facts)
         check_promises(path)
-        card = prove(open_engine(ModelFile.read(path), "tensorrt"))
+        card = prove(open_engine(ModelFile.read(path), EngineSettings(device="tensorrt")))
     write_engine_card(out, card, facts)
     write_atomically(out, plan)
     return card

@@ -12,6 +12,9 @@ from iic_geotools.errors import OutputError, UsageError
 LONGEST_NAME = 200
 """The most bytes in the name of an output: a file system takes 255, and temporary names and sidecars add to it."""
 
+MAP_SUFFIXES = (".tif", ".tiff")
+"""The suffixes of maps."""
+
 CACHE_VARIABLE = "IIC_CACHE"
 """The environment variable that names the folder for files that can be made or got again."""
 

@@ -21,6 +21,11 @@ class NumberRange(NamedTuple):
     high: float
 
 
+def keep_text(text: str, name: str) -> str:
+    """Return the text as it is, for settings that in Python may be something else."""
+    return text
+
+
 def parse_names(text: str, name: str) -> list[str]:
     """Read names or numbers that are separated by commas."""
     return [entry.strip() for entry in text.split(",")]

@@ -25,11 +25,12 @@ from dataclasses import MISSING, Field, asdict, dataclass, field, fields
 from functools import wraps
 from pathlib import Path
 from types import NoneType
-from typing import Any, ClassVar, Literal, ParamSpec, Self, TypeVar, get_args, get_origin
+from typing import Any, ClassVar, Concatenate, Literal, ParamSpec, Self, TypeVar, get_args, get_origin
 
 PathLike = str | os.PathLike[str]
 P = ParamSpec("P")
 A = TypeVar("A")
+Owner = TypeVar("Owner")
 R = TypeVar("R")
 S = TypeVar("S", bound="Settings")
 T = TypeVar("T")
@@ -174,6 +175,24 @@ def takes(arguments: Callable[P, A]) -> Callable[[Callable[[A], R]], Callable[P,
             return_annotation=inspect.signature(function).return_annotation
         )
         call.__doc__ = _with_arguments(function.__doc__ or "", arguments)
+        return call
+
+    return decorate
+
+
+def method_takes(
+    arguments: Callable[P, A],
+) -> Callable[[Callable[[Owner, A], R]], Callable[Concatenate[Owner, P], R]]:
+    """Make a method of one settings object take the fields of its class as arguments, as `takes` does."""
+
+    def decorate(method: Callable[[Owner, A], R]) -> Callable[Concatenate[Owner, P], R]:
+        @wraps(method)
+        def call(self: Owner, /, *args: P.args, **kwargs: P.kwargs) -> R:
+            return method(self, arguments(*args, **kwargs))
+
+        parameters = inspect.signature(arguments).parameters.values()
+        receiver = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        call.__signature__ = inspect.Signature([receiver, *parameters])  # type: ignore[attr-defined]
         return call
 
     return decorate

@@ -1,11 +1,13 @@
 """Array to labels: a model that is opened once and can be shared by threads."""
 
 import os
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, Unpack
+from threading import Lock
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,25 +19,23 @@ from iic_geotools.scene.masks import fill_holes, valid_pixels
 from iic_geotools.scene.optional import mark_missing
 from iic_geotools.scene.rescaling import Pair, sample_values
 from iic_geotools.scene.scene import Pixels
+from iic_geotools.settings import method_takes
 from iic_geotools.threads import map_ahead
 from iic_geotools.tiling import Rect, Tile, TileGrid
-from iic_runtime.engine.base import (
-    Device,
-    Engine,
-    EngineArguments,
-    EngineSpec,
-    LabelArray,
-    open_engine,
-    open_lanes,
-    open_spec,
-)
+from iic_runtime.engine.base import Engine, EngineSpec, LabelArray
+from iic_runtime.engine.open_engine import open_engine, open_lanes, open_spec
 from iic_runtime.model.card import Card
 from iic_runtime.model.file import ModelFile
 from iic_runtime.model.select import Model, ModelSelector, find_model
 from iic_runtime.model.values import Input, choose_rescale
+from iic_runtime.options import EngineSettings
 
 Group = Sequence[tuple[Tile, Pixels]]
 Mask = NDArray[np.bool_]
+OPEN_SEGMENTERS = 2
+"""Segmenters that stay open in a process for its next task."""
+_lock = Lock()
+_segmenters: OrderedDict[tuple[str, EngineSpec], "Segmenter"] = OrderedDict()
 
 
 @dataclass(frozen=True)
@@ -51,13 +51,20 @@ class Segmentation:
     confidence: LabelArray
 
 
+@dataclass(frozen=True)
+class SegmenterArguments(EngineSettings):
+    """Arguments of `Segmenter`."""
+
+    model: str | os.PathLike[str] | ModelFile | None = None
+
+
 class Segmenter:
     """A model that is ready to label arrays.
 
     Args:
         model: A model file, by its path or already read, or the name of a bundled model; by default the one that the
-            environment variable `IIC_MODEL` names, or else the one that was exported to the working directory.
-        device: "auto", "cpu", "openvino", "cuda" or "tensorrt".
+            environment variable `IIC_MODEL` names.
+        device: "auto", "cpu", "openvino", "cuda" or "tensorrt". This and the others are those of `EngineSettings`.
         threads: Number of threads of the engine; by default all cores.
         tile: Side in pixels of the squares that are labelled at once; by default what is fast within `max_memory`.
         batch: Number of squares that are run at once.
@@ -69,20 +76,12 @@ class Segmenter:
         >>> result.labels, result.confidence
     """
 
-    def __init__(
-        self,
-        model: str | os.PathLike[str] | ModelFile | None = None,
-        *,
-        device: Device = "auto",
-        threads: int | None = None,
-        tile: int | None = None,
-        batch: int | None = None,
-        max_memory: int | None = None,
-    ) -> None:
-        self.model = find_model(model, "segmentation")
+    @method_takes(SegmenterArguments)
+    def __init__(self, arguments: SegmenterArguments) -> None:
+        self.model = find_model(arguments.model)
         if self.card.task != "segmentation":
             raise ModelError(f"{self.model.path} labels whole images, not pixels; give a segmentation model.")
-        self.engine = open_engine(self.model, device, threads, tile, batch, max_memory)
+        self.engine = open_engine(self.model, arguments.part(EngineSettings))
 
     @classmethod
     def from_spec(cls, model: ModelFile, spec: EngineSpec) -> "Segmenter":
@@ -103,7 +102,7 @@ class Segmenter:
 
     @property
     def provider(self) -> str:
-        """What really computes, in the engine's own words."""
+        """The execution provider in use."""
         return self.engine.provider
 
     def __call__(
@@ -252,14 +251,16 @@ class SegmenterPool:
     Args:
         model: A model as in `Segmenter`, or a Segmenter. If no model is named, each scene gets the bundled one that
             fits it.
-        arguments: The other arguments of `Segmenter`.
+        settings: How they are run.
 
     Raises:
         IICError: The model that is named cannot be opened, or none is named and none is bundled.
     """
 
-    def __init__(self, model: Model | Segmenter | None = None, **arguments: Unpack[EngineArguments]) -> None:
-        self._arguments = arguments
+    def __init__(
+        self, model: Model | Segmenter | None = None, settings: EngineSettings | None = None
+    ) -> None:
+        self._settings = settings or EngineSettings()
         self._segmenters: dict[str, Segmenter] = {}
         self._selector = ModelSelector(model.model if isinstance(model, Segmenter) else model)
         if isinstance(model, Segmenter):
@@ -277,8 +278,38 @@ class SegmenterPool:
 
     def _open(self, model: ModelFile) -> Segmenter:
         if model.digest not in self._segmenters:
-            self._segmenters[model.digest] = Segmenter(model, **self._arguments)
+            self._segmenters[model.digest] = Segmenter(model, **self._settings.values())
         return self._segmenters[model.digest]
+
+
+def keep_segmenter(segmenter: Segmenter) -> None:
+    """Keep a segmenter open for `get_segmenter`."""
+    with _lock:
+        _keep((segmenter.model.digest, segmenter.spec), segmenter)
+
+
+def get_segmenter(digest: str, spec: EngineSpec, read: Callable[[], ModelFile]) -> Segmenter:
+    """Return the segmenter of a model; the first call in this process opens it.
+
+    Args:
+        digest: The digest of the model file.
+        spec: How the model is run.
+        read: Returns the model file; called only if the segmenter is not open.
+    """
+    key = (digest, spec)
+    with _lock:
+        segmenter = _segmenters.get(key)
+        if segmenter is None:
+            segmenter = Segmenter.from_spec(read(), spec)
+        _keep(key, segmenter)
+    return segmenter
+
+
+def _keep(key: tuple[str, EngineSpec], segmenter: Segmenter) -> None:
+    _segmenters[key] = segmenter
+    _segmenters.move_to_end(key)
+    while len(_segmenters) > OPEN_SEGMENTERS:
+        _segmenters.popitem(last=False)
 
 
 def group_by_shape(reads: Iterable[tuple[Tile, Pixels]], batch: int) -> Iterator[Group]:

@@ -26,10 +26,11 @@ from iic_export.tensorrt_graph import check_graph, list_problems, with_tensorrt_
 from iic_export.trained_head import TrainedHead
 from iic_geotools.errors import DeviceError, IICError, ModelError, UsageError
 from iic_geotools.tiling import largest_read
-from iic_runtime.engine.base import open_engine
+from iic_runtime.engine.open_engine import open_engine
 from iic_runtime.model.card import Card
 from iic_runtime.model.file import ModelFile, put_card
 from iic_runtime.model.validate import validate_model
+from iic_runtime.options import EngineSettings
 from iic_runtime.segmenter import Segmenter
 
 SOURCES = [Path(str(module.__file__)) for module in (iic_export.tensorrt_build, iic_runtime.engine.tensorrt)]
@@ -218,7 +219,10 @@ def test_an_engine_is_proven_on_images_that_it_takes(
 
         def __init__(self, content: bytes, card: Card, side: int) -> None:
             (tmp_path / "inner.onnx").write_bytes(put_card(content, card))
-            self.side, self.inner = side, open_engine(ModelFile.read(tmp_path / "inner.onnx"), "cpu")
+            self.side, self.inner = (
+                side,
+                open_engine(ModelFile.read(tmp_path / "inner.onnx"), EngineSettings(device="cpu")),
+            )
             self.spec, self.provider = self.inner.spec, "TensorRT"
 
         def run(self, batch: Any, confidence: bool) -> Any:

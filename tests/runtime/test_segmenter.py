@@ -14,9 +14,11 @@ from support.tiny_onnx import make_model
 from iic_geotools.classmap.classes import NODATA
 from iic_geotools.errors import ModelError, UsageError
 from iic_runtime import Segmenter
-from iic_runtime.engine.base import OUTPUTS, open_engine
+from iic_runtime.engine.base import OUTPUTS
 from iic_runtime.engine.onnx import OnnxEngine
+from iic_runtime.engine.open_engine import open_engine
 from iic_runtime.model.file import ModelFile
+from iic_runtime.options import EngineSettings
 
 WHOLE = 4096
 NETWORKS = (
@@ -132,7 +134,8 @@ def test_outputs_that_are_not_wanted_are_not_in_the_session(tmp_path: Path) -> N
     path.write_bytes(make_model(features=True))
     model = ModelFile.read(path)
     image = landscape(20, 30)[None]
-    engine, telling = open_engine(model, "cpu"), open_engine(model, "cpu", outputs=(*OUTPUTS, "features"))
+    settings = EngineSettings(device="cpu")
+    engine, telling = open_engine(model, settings), open_engine(model, settings, (*OUTPUTS, "features"))
     assert isinstance(engine, OnnxEngine)
     assert isinstance(telling, OnnxEngine)
     assert telling.fetch(image, ["features"])[0].shape == (1, 8, 20, 30)

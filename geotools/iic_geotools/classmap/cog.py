@@ -34,7 +34,6 @@ from iic_geotools.geobox import GeoBox
 from iic_geotools.tiff import is_whole
 from iic_geotools.tiling import Rect
 
-MAP_SUFFIXES = (".tif", ".tiff")
 DEFAULT_OPTIONS = {
     "COMPRESS": "LZW",  # about as small as DEFLATE for labels, and two to three times as fast
     "BLOCKSIZE": "512",

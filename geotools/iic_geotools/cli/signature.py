@@ -61,14 +61,16 @@ class _Expanded:
 def expand(function: Callable[..., None]) -> Callable[..., None]:
     """Return a function with an option for each setting of its parameters that are settings classes."""
     hints = get_type_hints(function, include_extras=True)
-    own, expanded = [], []
+    parameters: list[inspect.Parameter] = []
+    expanded: list[_Expanded] = []
     for parameter in inspect.signature(function).parameters.values():
         match = _expanded(parameter.name, hints.get(parameter.name))
         if match is None:
             hint = hints.get(parameter.name, parameter.annotation)
-            own.append(parameter.replace(annotation=hint, kind=inspect.Parameter.KEYWORD_ONLY))
+            parameters.append(parameter.replace(annotation=hint, kind=inspect.Parameter.KEYWORD_ONLY))
         else:
             expanded.append(match)
+            parameters.extend(match.options())
     if not expanded:
         return function
 
@@ -85,8 +87,7 @@ def expand(function: Callable[..., None]) -> Callable[..., None]:
             function(**values, **collected)
 
     context = inspect.Parameter(CONTEXT, inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
-    options = [option for parameter in expanded for option in parameter.options()]
-    parameters = [*own, *options, context]
+    parameters.append(context)
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run
@@ -127,7 +128,7 @@ def _parameter(entry: Described, only_given: bool) -> inspect.Parameter:
         help=_ARGUMENT.sub(lambda match: option_name(match[1]), about.help),
         metavar=about.metavar,
         envvar=about.envvar,
-        show_default=shown is not None and shown is not False,
+        show_default=bool(shown),
         rich_help_panel=None if about.first else entry.group,
     )
     return inspect.Parameter(

@@ -21,11 +21,10 @@ from iic_geotools.classmap.classes import (
     least_confidence,
     rgb,
 )
-from iic_geotools.classmap.cog import MAP_SUFFIXES
 from iic_geotools.classmap.map_writer import place_files, scratch_folder, write_windows
 from iic_geotools.classmap.sidecars import style_path
 from iic_geotools.errors import SceneError, UsageError
-from iic_geotools.files import check_absent, check_apart, check_folder, check_name, check_suffix
+from iic_geotools.files import MAP_SUFFIXES, check_absent, check_apart, check_folder, check_name, check_suffix
 from iic_geotools.geobox import GeoBox
 from iic_geotools.products.areas import PixelAreas
 from iic_geotools.products.transitions import TABLES, Transitions, transition_table

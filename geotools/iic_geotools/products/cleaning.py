@@ -26,7 +26,6 @@ from iic_geotools.classmap.class_map import ClassMap, open_map
 from iic_geotools.classmap.classes import NODATA
 from iic_geotools.classmap.cog import (
     BLOCK,
-    MAP_SUFFIXES,
     OPEN_PARTS,
     assemble,
     creation_options,
@@ -38,10 +37,11 @@ from iic_geotools.classmap.provenance import FINGERPRINT_TAG
 from iic_geotools.classmap.sidecars import map_style, sidecar_path, style_path
 from iic_geotools.classmap.vrt import write_vrt
 from iic_geotools.errors import OutputError, SceneError, UsageError
-from iic_geotools.files import check_absent, check_apart, check_folder, check_name, check_suffix
+from iic_geotools.files import MAP_SUFFIXES, check_absent, check_apart, check_folder, check_name, check_suffix
 from iic_geotools.gdal import gdal_errors
 from iic_geotools.geobox import GeoBox
 from iic_geotools.products.majority import MAX_RADIUS, Majority
+from iic_geotools.products.options import CleaningSettings
 from iic_geotools.products.patches import Bytes, Read
 from iic_geotools.products.sieve import Sieve
 from iic_geotools.progress import OnProgress, Progress, silent
@@ -73,18 +73,14 @@ class TileStore(Protocol):
         """The file of a tile, whether it exists or not."""
 
 
-@dataclass(frozen=True)
-class Cleaning:
-    """How a map is cleaned.
+@dataclass(frozen=True, kw_only=True)
+class Cleaning(CleaningSettings):
+    """How a map is cleaned, and what that means for a map.
 
     Attributes:
-        sieve: The area in square metres of the smallest patch that stays; 0 for any.
-        majority: The radius in pixels of majority smoothing, which comes first; 0 for none.
         keep_islands: Whether patches that are too small and have no neighbour stay; if not, they become nodata.
     """
 
-    sieve: float = 0.0
-    majority: int = 0
     keep_islands: bool = True
 
     def __bool__(self) -> bool:
@@ -196,7 +192,7 @@ def clean_map(
         IICError: Something is wrong; the message says what, and what to do. No file is written.
     """
     begun = time.monotonic()
-    source, target, cleaning = Path(map), Path(out), Cleaning(sieve, majority)
+    source, target, cleaning = Path(map), Path(out), Cleaning(sieve=sieve, majority=majority)
     creation = creation_options(co or {})
     _check_output(source, target, overwrite)
     with open_map(source) as class_map:

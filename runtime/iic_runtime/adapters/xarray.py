@@ -1,8 +1,7 @@
 """`segment` for xarray: arrays with coordinates to maps with coordinates, at once or lazily with Dask."""
 
-import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from threading import Lock
 from typing import Any
 
@@ -14,17 +13,18 @@ from iic_geotools.errors import MissingPackageError, SceneError
 from iic_geotools.geobox import GeoBox, places_pixels
 from iic_geotools.scene.info import SceneInfo
 from iic_geotools.scene.radiometry import make_radiometry
-from iic_geotools.scene.rescaling import Pair, sample_values
+from iic_geotools.scene.rescaling import sample_values
 from iic_geotools.scene.scene import SceneSource
+from iic_geotools.settings import PathLike, setting, takes
 from iic_geotools.tiling import Rect, Tile, TileGrid
-from iic_runtime.adapters.segmenter_cache import get_segmenter, keep_segmenter
-from iic_runtime.engine.base import Device, EngineSpec, LabelArray
+from iic_runtime.engine.base import EngineSpec, LabelArray
 from iic_runtime.model.card import Card
 from iic_runtime.model.file import ModelFile
 from iic_runtime.model.values import choose_rescale
+from iic_runtime.options import EngineSettings, PixelSettings
 from iic_runtime.raster.label_parts import confidence_layer
 from iic_runtime.raster.model_input import choose_bands, describe_input, warn_about_misfit
-from iic_runtime.segmenter import Segmenter, SegmenterPool
+from iic_runtime.segmenter import Segmenter, SegmenterPool, get_segmenter, keep_segmenter
 
 try:
     import rioxarray
@@ -32,30 +32,32 @@ try:
 except ImportError as error:
     raise MissingPackageError.for_extra("rioxarray", "xarray") from error
 
-PathLike = str | os.PathLike[str]
 # The engine uses every core by itself; two chunks at once would only take twice the memory.
 _running = Lock()
 
 
-def segment(
-    da: xr.DataArray,
-    model: PathLike | Segmenter | None = None,
-    *,
-    bands: Sequence[str | int] | None = None,
-    nodata: float | None = None,
-    rescale: str | None = None,
-    reflectance: tuple[float, float] | None = None,
-    confidence: bool = False,
-    device: Device = "auto",
-    tile: int | None = None,
-    batch: int | None = None,
-    threads: int | None = None,
-    max_memory: int | None = None,
-) -> xr.DataArray | xr.Dataset:
+@dataclass(frozen=True)
+class SegmentArrayArguments(PixelSettings, EngineSettings):
+    """Arguments of `segment`."""
+
+    da: xr.DataArray
+    model: PathLike | Segmenter | None = None
+    _: KW_ONLY
+    confidence: bool = setting(
+        False, "Whether to return 255 x the probability of each label, too (254 at most; 255 is nodata)."
+    )
+
+
+@takes(SegmentArrayArguments)
+def segment(arguments: SegmentArrayArguments) -> xr.DataArray | xr.Dataset:
     """Label an image; the labels are those of `segment_raster` with `match_gsd=False`, whatever the chunks.
 
     An array is labelled as it is. By default `segment_raster` reads a scene that is finer than what the model is made
     for at the model's resolution, and its map is another one then; a warning says to resample such an array first.
+
+    Bands are matched by name with `long_name` or the coordinates of the band dimension, reflectance by the attributes
+    `scale_factor` and `add_offset`; pixels that are not finite never count as data. With `rescale="auto"`, samples of a
+    lazy array are read at once.
 
     Args:
         da: An image with a band dimension and two spatial dimensions that rioxarray knows. If it is chunked, the
@@ -63,19 +65,6 @@ def segment(
         model: A model file or the name of a bundled model; by default the one that the environment variable
             `IIC_MODEL` names, or else the bundled one made for the array's ground resolution. Or a Segmenter, which
             has its own device, tile, batch, threads and memory.
-        bands: The image's bands for those of the model, in the model's order, by name or number counted from 1; by
-            default they are matched by name with `long_name` or the coordinates of the band dimension.
-        nodata: The nodata value; by default that of the array. Pixels that are not finite never count as data.
-        rescale: Which values become the ends of the model's range: "MIN,MAX", or "auto" for each band's own 2nd and
-            98th percentile, for which samples of a lazy array are read at once. "off" takes the values as they are.
-            By default as the model's card says.
-        reflectance: As in `segment_raster`; by default as the array's attributes `scale_factor` and `add_offset` say.
-        confidence: Whether to return 255 x the probability of each label, too (254 at most; 255 is nodata).
-        device: "auto", "cpu", "openvino", "cuda" or "tensorrt".
-        tile: Side in pixels of the squares that are labelled at once.
-        batch: Number of tiles that are run at once.
-        threads: Number of threads of the engine.
-        max_memory: Bytes that a run may take; tile and batch are chosen to stay below.
 
     Returns:
         Labels [y, x], uint8, 255 for nodata, with the image's coordinates and CRS, and the classes in `attrs`:
@@ -85,18 +74,16 @@ def segment(
     Raises:
         IICError: The array cannot be labelled; the message says why, and what to do.
     """
-    pool = SegmenterPool(model, device=device, threads=threads, tile=tile, batch=batch, max_memory=max_memory)
-    image = _as_image(da)
+    confidence = arguments.confidence
+    pool = SegmenterPool(arguments.model, arguments.part(EngineSettings))
+    image = _as_image(arguments.da)
     info = _describe(image)
     segmenter = pool.for_scene(info)
     cure = "resample it to {:.3g} m first, e.g. with da.rio.reproject"
     warn_about_misfit(info.grid, segmenter.card, cure)
     keep_segmenter(segmenter)
-    label = _LabelBlock(
-        _choose_reading(image, info, segmenter.card, bands, nodata, rescale, reflectance),
-        segmenter.spec,
-        confidence,
-    )
+    reading = _choose_reading(image, info, segmenter.card, arguments)
+    label = _LabelBlock(reading, segmenter.spec, confidence)
     planes = _label_image(image, segmenter, label)
     labels = _georeference(planes[0], image, "labels").assign_attrs(_describe_classes(segmenter))
     if not confidence:
@@ -176,22 +163,14 @@ def _as_image(da: xr.DataArray) -> xr.DataArray:
     return da.transpose(*others, y, x) if others else da.expand_dims("band")
 
 
-def _choose_reading(
-    image: xr.DataArray,
-    info: SceneInfo,
-    card: Card,
-    bands: Sequence[str | int] | None,
-    nodata: float | None,
-    rescale: str | None,
-    reflectance: Pair | None,
-) -> SceneSource:
-    chosen = choose_bands(info, card, bands)
+def _choose_reading(image: xr.DataArray, info: SceneInfo, card: Card, settings: PixelSettings) -> SceneSource:
+    chosen = choose_bands(info, card, settings.bands)
     bidx = tuple(chosen.values())
     source = SceneSource(
         path=info.path,
         bidx=bidx,
         dtype=card.dtype,
-        nodata=info.nodata_of(bidx) if nodata is None else nodata,
+        nodata=info.nodata_of(bidx) if settings.nodata is None else settings.nodata,
         masked=False,
         fill=card.fill_for(chosen),
         optional=card.optional_bands(chosen),
@@ -207,7 +186,9 @@ def _choose_reading(
     def measure(skip_empty: bool) -> NDArray[Any]:
         return sample_values(read, info.grid.width, info.grid.height, skip_empty=skip_empty)
 
-    function = choose_rescale(card, describe_input(info, chosen, measure), rescale, reflectance)
+    function = choose_rescale(
+        card, describe_input(info, chosen, measure), settings.rescale, settings.reflectance
+    )
     return replace(source, rescale=function)
 
 

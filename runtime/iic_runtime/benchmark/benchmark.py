@@ -13,12 +13,14 @@ from iic_geotools.progress import OnProgress, Progress, silent
 from iic_geotools.threads import cores
 from iic_runtime.benchmark import SECONDS
 from iic_runtime.benchmark.trial import Setting, Trial, run_trial
-from iic_runtime.engine.base import CPU_DEVICES, Device, open_engine
+from iic_runtime.engine.base import CPU_DEVICES
 from iic_runtime.engine.machine import cpu_name
+from iic_runtime.engine.open_engine import open_engine
 from iic_runtime.engine.openvino import PACKAGE as OPENVINO
 from iic_runtime.engine.parity import EngineParity, recorded_parity
 from iic_runtime.model.file import ModelFile
 from iic_runtime.model.select import find_model
+from iic_runtime.options import Device, EngineSettings
 
 TILES = (256, 512, 768, 1024)
 DEFAULT_TILE = 512
@@ -149,7 +151,7 @@ def _usable_devices(file: ModelFile) -> tuple[list[Device], list[str]]:
     Opening also makes the comparison of OpenVINO with ONNX Runtime, which is not part of its start-up.
     """
     if file.engine is not None:
-        open_engine(file, "tensorrt")
+        open_engine(file, EngineSettings(device="tensorrt"))
         return ["tensorrt"], []
     devices: list[Device] = []
     problems = []
@@ -157,7 +159,7 @@ def _usable_devices(file: ModelFile) -> tuple[list[Device], list[str]]:
         if device == "auto":
             continue
         try:
-            open_engine(file, device)
+            open_engine(file, EngineSettings(device=device))
             devices.append(device)
         except IICError as error:
             problems.append(f"{device}: {error}")

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from iic_geotools.tiling import Tile
-    from iic_runtime.engine.base import Device
+    from iic_runtime.options import Device
     from iic_runtime.segmenter import Segmenter
 
 MIN_TILES = 5

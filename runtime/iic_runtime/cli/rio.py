@@ -15,10 +15,11 @@ import typer
 from typer.models import ArgumentInfo, ParamMeta
 from typer.utils import get_params_from_function
 
+from iic_geotools.cli.signature import CONTEXT, expand
 from iic_runtime.cli.segment_raster import segment_raster
 
 # rio has an option --version itself.
-_OMITTED = {"version"}
+_OMITTED = {"version", CONTEXT}
 
 
 def rio_command(name: str, function: Callable[..., None]) -> click.Command:
@@ -73,4 +74,4 @@ def _click_type(kind: Any) -> tuple[Any, bool]:
     return click.Path(path_type=Path) if kind is Path else kind, many
 
 
-command = rio_command("iic-segment", segment_raster)
+command = rio_command("iic-segment", expand(segment_raster))

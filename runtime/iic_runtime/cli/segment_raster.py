@@ -3,71 +3,60 @@
 import logging
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Annotated
 
-from iic_geotools.cli import (
-    App,
-    Overwrite,
-    ProgressJson,
-    Quiet,
-    Traceback,
-    Verbose,
-    Version,
-    shell,
-    show_progress,
-)
-from iic_geotools.cli.options import CreationOptions, MajorityRadius, SieveArea, parse_creation_options
-from iic_runtime.cli import options
+import typer
 
-if TYPE_CHECKING:
-    from iic_runtime.raster.arguments import SegmentArguments
+from iic_geotools.cli import App, Display, Version
+from iic_geotools.errors import UsageError
+from iic_runtime.options import SegmentSettings
 
 _LOG = logging.getLogger(__name__)
 app = App()
 main = app
+Scenes = Annotated[
+    list[str],
+    typer.Argument(
+        help="The scene: anything that GDAL opens, or a STAC item. Or several scenes, or lists of them: .txt, STAC "
+        ".json.",
+        show_default=False,
+    ),
+]
+Out = Annotated[
+    Path,
+    typer.Argument(
+        help="The map, a Cloud-Optimised GeoTIFF; a folder if there are several scenes.", show_default=False
+    ),
+]
+ModelName = Annotated[
+    str | None,
+    typer.Option(
+        envvar="IIC_MODEL",
+        metavar="FILE|NAME|URL",
+        help="A model file, its https:// address, or the name of a bundled model (see iic-model list). "
+        "By default the bundled one made for the scene's ground resolution.",
+        show_default=False,
+    ),
+]
+Mosaic = Annotated[
+    Path | None,
+    typer.Option(
+        help="Several scenes: also write a virtual mosaic of the maps as .vrt.",
+        show_default=False,
+        rich_help_panel="Products",
+    ),
+]
 
 
 @app.command()
 def segment_raster(
-    scenes: options.Scenes,
-    out: options.Out,
-    model: options.ModelName = None,
-    asset: options.Asset = None,
-    mask: options.MaskText = None,
-    bands: options.Bands = None,
-    device: options.DeviceName = "auto",
-    tile: options.Tile = None,
-    batch: options.Batch = None,
-    threads: options.Threads = None,
-    max_memory: options.MaxMemory = None,
-    rescale: options.RescaleMode = None,
-    reflectance: options.ReflectanceText = None,
-    match_gsd: options.MatchGsd = None,
-    bounds: options.BoundsText = None,
-    aoi: options.Aoi = None,
-    nodata: options.Nodata = None,
-    co: CreationOptions = None,
-    min_confidence: options.MinConfidence = 0.0,
-    unsure_class: options.UnsureClass = False,
-    majority: MajorityRadius = 0,
-    sieve: SieveArea = 0.0,
-    overwrite: Overwrite = False,
-    resume: options.Resume = True,
-    confidence: options.Confidence = None,
-    polygons: options.Polygons = None,
-    min_area: options.MinArea = 0.0,
-    simplify: options.Simplify = 0.0,
-    stats: options.Stats = None,
-    stats_by: options.StatsBy = None,
-    preview: options.Preview = None,
-    web: options.Web = None,
-    workers: options.Workers = None,
-    scheduler: options.Scheduler = None,
-    mosaic: options.Mosaic = None,
-    verbose: Verbose = False,
-    quiet: Quiet = False,
-    progress_json: ProgressJson = False,
-    traceback: Traceback = False,
+    scenes: Scenes,
+    out: Out,
+    *,
+    model: ModelName = None,
+    settings: SegmentSettings,
+    mosaic: Mosaic = None,
+    display: Display,
     version: Version = False,
 ) -> None:
     """Map the land cover of a scene with one model and write it to OUT.
@@ -75,69 +64,25 @@ def segment_raster(
     With several scenes, or a list of them, OUT is a folder, and {name} in the names of other outputs stands for the
     name of each scene.
     """
-    with shell(verbose, quiet, traceback):
-        # Dask logs each connection that it makes; it reads this variable when it is imported.
-        os.environ.setdefault("DASK_LOGGING__DISTRIBUTED", "warning")
-        from iic_geotools.errors import UsageError
-        from iic_geotools.scene.reflectance import parse_reflectance
-        from iic_geotools.scene.region import parse_bounds
-        from iic_geotools.scene.valuemask import parse_mask
-        from iic_runtime.raster.arguments import SegmentArguments
-
-        arguments = SegmentArguments(
-            asset=None if asset is None else [name.strip() for name in asset.split(",")],
-            mask=None if mask is None else parse_mask(mask),
-            bands=options.parse_bands(bands),
-            device=device,
-            tile=tile,
-            batch=batch,
-            threads=threads,
-            max_memory=None if max_memory is None else options.parse_size(max_memory),
-            rescale=rescale,
-            reflectance=None if reflectance is None else parse_reflectance(reflectance),
-            match_gsd=match_gsd,
-            bounds=None if bounds is None else parse_bounds(bounds),
-            aoi=aoi,
-            nodata=nodata,
-            co=parse_creation_options(co or []),
-            min_confidence=min_confidence,
-            unsure_class=unsure_class,
-            majority=majority,
-            sieve=sieve,
-            overwrite=overwrite,
-            resume=resume,
-            confidence=confidence,
-            polygons=polygons,
-            min_area=min_area,
-            simplify=simplify,
-            stats=stats,
-            stats_by=stats_by,
-            preview=preview,
-            web=web,
-            workers=workers,
-            scheduler=scheduler,
-        )
-        if len(scenes) > 1 or out.is_dir() or not out.suffix:
-            _segment_many(scenes, out, model, mosaic, arguments, quiet, progress_json)
-        elif mosaic is not None:
-            raise UsageError("--mosaic is for several scenes; give a folder as the last argument.")
-        else:
-            _segment_one(scenes[0], out, model, arguments, quiet, progress_json)
+    # Dask logs each connection that it makes; it reads this variable when it is imported.
+    os.environ.setdefault("DASK_LOGGING__DISTRIBUTED", "warning")
+    if len(scenes) > 1 or out.is_dir() or not out.suffix:
+        _segment_many(scenes, out, model, mosaic, settings, display)
+    elif mosaic is not None:
+        raise UsageError("`mosaic` is for several scenes; give a folder as the last argument.")
+    else:
+        _segment_one(scenes[0], out, model, settings, display)
 
 
 def _segment_one(
-    scene: str,
-    out: Path,
-    model: str | None,
-    arguments: "SegmentArguments",
-    quiet: bool,
-    progress_json: bool,
+    scene: str, out: Path, model: str | None, settings: SegmentSettings, display: Display
 ) -> None:
+    # Imported here, as below, so that --help answers at once.
     from iic_runtime.raster.segment import segment_raster as function
 
-    with show_progress(quiet=quiet, as_json=progress_json) as progress:
-        summary = function(scene, out, model, progress=progress, **arguments)
-    if not progress_json:
+    with display.show_progress() as progress:
+        summary = function(scene, out, model, **{**settings.values(), "progress": progress})
+    if not display.progress_json:
         _LOG.info("%s", summary.sentence())
 
 
@@ -146,13 +91,13 @@ def _segment_many(
     folder: Path,
     model: str | None,
     mosaic: Path | None,
-    arguments: "SegmentArguments",
-    quiet: bool,
-    progress_json: bool,
+    settings: SegmentSettings,
+    display: Display,
 ) -> None:
     from iic_runtime.cli.tables import report_outcomes
     from iic_runtime.raster.many_scenes import segment_rasters
 
-    with show_progress(quiet=quiet, as_json=progress_json) as progress:
-        outcomes = segment_rasters(scenes, folder, model, mosaic=mosaic, progress=progress, **arguments)
-    report_outcomes(outcomes, table=not (quiet or progress_json))
+    with display.show_progress() as progress:
+        options = {**settings.values(), "progress": progress}
+        outcomes = segment_rasters(scenes, folder, model, mosaic=mosaic, **options)
+    report_outcomes(outcomes, table=not (display.quiet or display.progress_json))

@@ -1,38 +1,21 @@
-"""What an engine is, how a model is run on it, and which engine opens a model."""
+"""What an engine is, and how a model is run on it."""
 
-import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
-from typing import Any, Literal, Protocol, TypedDict, get_args
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from iic_geotools.errors import DeviceError, MissingPackageError, ModelError, UsageError
+from iic_geotools.errors import ModelError
 from iic_geotools.threads import cores
 from iic_runtime.model.card import Card
-from iic_runtime.model.file import ModelFile
+from iic_runtime.options import Device
 
-Device = Literal["auto", "cpu", "openvino", "cuda", "tensorrt"]
 CPU_DEVICES: tuple[Device, ...] = ("cpu", "openvino")
 LabelArray = NDArray[np.uint8]
 OUTPUTS = ("labels", "confidence")
 """What a map needs of a graph; other outputs may be there."""
-
-# More threads than any machine has cores only fight each other.
-MAX_THREADS = 256
-_LOG = logging.getLogger(__name__)
-
-
-class EngineArguments(TypedDict, total=False):
-    """The arguments of `open_engine`, as functions that open models later hand them on."""
-
-    device: Device
-    threads: int | None
-    tile: int | None
-    batch: int | None
-    max_memory: int | None
 
 
 @dataclass(frozen=True)
@@ -64,7 +47,7 @@ class EngineSpec:
 
     @property
     def on_cpu(self) -> bool:
-        """Whether it is the CPU that computes."""
+        """True if the engine runs on the CPU."""
         return self.device in CPU_DEVICES
 
 
@@ -77,7 +60,7 @@ class Engine(Protocol):
 
     @property
     def provider(self) -> str:
-        """What really computes, in the engine's own words."""
+        """The execution provider in use."""
 
     def run(self, batch: NDArray[Any], confidence: bool) -> tuple[LabelArray, LabelArray | None]:
         """Return labels and, if asked for, confidence [N, H, W] of raw pixels [N, bands, H, W]."""
@@ -112,100 +95,3 @@ def _wrong_output(name: str, values: Any, shape: tuple[int, ...]) -> str | None:
     if not isinstance(values, np.ndarray) or values.dtype != np.uint8:
         return f"{name} of type {getattr(values, 'dtype', type(values).__name__)} instead of uint8"
     return f"{name} of shape {values.shape} instead of {shape}" if values.shape != shape else None
-
-
-def open_engine(
-    model: ModelFile,
-    device: Device = "auto",
-    threads: int | None = None,
-    tile: int | None = None,
-    batch: int | None = None,
-    max_memory: int | None = None,
-    outputs: Sequence[str] = OUTPUTS,
-) -> Engine:
-    """Open a model on a device.
-
-    Args:
-        model: The model file.
-        device: "cpu", "openvino", "cuda" or "tensorrt"; "auto" takes the GPU if it can be used, else OpenVINO if it was
-            used with this model before and gave equal labels faster, else ONNX Runtime on the CPU.
-        threads: Number of threads of the engine; by default all cores.
-        tile: Side of a tile's core in pixels; by default as large as `max_memory` allows.
-        batch: Number of tiles that are run at once; by default 1 on a CPU and 4 on a GPU.
-        max_memory: Bytes that a run may take; by default 1 GiB.
-        outputs: The outputs of an ONNX graph that are wanted, labels and confidence among them.
-
-    Raises:
-        UsageError: An argument makes no sense, or does not fit the model.
-        MissingPackageError: No engine is installed.
-        DeviceError: The device is not there.
-        ModelError: The graph does not keep what the card promises.
-    """
-    from iic_runtime.engine.sizing import choose_spec
-
-    if device not in get_args(Device):
-        raise UsageError(f"`device` must be one of {', '.join(get_args(Device))}, not {device}.")
-    most = max(MAX_THREADS, cores())
-    if threads is not None and not 1 <= threads <= most:
-        raise UsageError(
-            f"`threads` must be 1 to {most}, not {threads}; this process may use {cores()} cores."
-        )
-    if model.engine is not None:
-        if device not in ("auto", "tensorrt"):
-            raise UsageError(
-                f"{model.path} is a TensorRT engine and cannot run on {device}; use `device` tensorrt, or the "
-                ".onnx file."
-            )
-        tile, batch = model.engine.fit(tile, batch)
-        return open_spec(model, choose_spec(model.card, "tensorrt", threads, tile, batch, max_memory))
-
-    def open_on(device: Device) -> Engine:
-        return open_spec(model, choose_spec(model.card, device, threads, tile, batch, max_memory), outputs)
-
-    *candidates, last = _preferred_devices(model) if device == "auto" else (device,)
-    for candidate in candidates:
-        try:
-            return open_on(candidate)
-        except (DeviceError, MissingPackageError) as error:
-            _LOG.warning("%s Using the CPU.", error)
-    return open_on(last)
-
-
-def open_spec(model: ModelFile, spec: EngineSpec, outputs: Sequence[str] = OUTPUTS) -> Engine:
-    """Open a model as a spec says; the exceptions are those of `open_engine`."""
-    if model.engine is not None:
-        from iic_runtime.engine.tensorrt import TensorRTEngine
-
-        return TensorRTEngine(model, spec)
-    if spec.device == "openvino":
-        from iic_runtime.engine.openvino import open_openvino
-
-        return open_openvino(model, spec)
-    from iic_runtime.engine.onnx import OnnxEngine
-
-    return OnnxEngine(model, spec, outputs)
-
-
-def open_lanes(model: ModelFile, spec: EngineSpec) -> Engine:
-    """Open a model once more, for `spec.lanes` threads that each run batches of their own.
-
-    On a CPU, tiles side by side are faster than one after the other on all threads: some operations of a graph have
-    one thread whatever there is, and at the end of the others the fastest thread waits for the slowest.
-    """
-    if spec.device == "openvino":
-        from iic_runtime.engine.openvino import OpenVinoEngine
-
-        return OpenVinoEngine(model, spec, streams=spec.lanes)
-    return open_spec(model, replace(spec, threads=spec.threads_per_lane))
-
-
-def _preferred_devices(model: ModelFile) -> tuple[Device, ...]:
-    """Return the devices that may be there for a model, the one to try first at the front, the CPU at the end."""
-    from iic_runtime.engine.onnx import usable_devices
-
-    *others, cpu = usable_devices()
-    if find_spec("openvino") is None:
-        return (*others, cpu)
-    from iic_runtime.engine.openvino import prefers_openvino
-
-    return (*others, "openvino", cpu) if prefers_openvino(model) else (*others, cpu)

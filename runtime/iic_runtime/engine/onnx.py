@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 from iic_geotools.errors import DeviceError, MissingPackageError, ModelError, last_line
 from iic_geotools.threads import cores
 from iic_geotools.tiling import largest_read
-from iic_runtime.engine.base import OUTPUTS, Device, EngineSpec, LabelArray, check_outputs
+from iic_runtime.engine.base import OUTPUTS, EngineSpec, LabelArray, check_outputs
 from iic_runtime.model.card import Card
 from iic_runtime.model.file import ModelFile
 from iic_runtime.model.onnx_graph import only_outputs
+from iic_runtime.options import Device
 
 _PROVIDERS = {
     "cpu": "CPUExecutionProvider",

@@ -7,9 +7,10 @@ import numpy as np
 from iic_geotools.errors import SceneError, UsageError
 from iic_geotools.geobox import GeoBox
 from iic_geotools.threads import cores
-from iic_runtime.engine.base import CPU_DEVICES, Device, EngineSpec
+from iic_runtime.engine.base import CPU_DEVICES, EngineSpec
 from iic_runtime.engine.machine import memory_of_machine
 from iic_runtime.model.card import Card
+from iic_runtime.options import EngineSettings
 
 DEFAULT_MEMORY = 1 << 30
 TILES = (1024, 768, 512, 256, 128)
@@ -27,27 +28,18 @@ QUEUED_TILES = 3
 MAX_PIXELS = 10**12
 
 
-def choose_spec(
-    card: Card,
-    device: Device,
-    threads: int | None = None,
-    tile: int | None = None,
-    batch: int | None = None,
-    max_memory: int | None = None,
-) -> EngineSpec:
+def choose_spec(card: Card, settings: EngineSettings) -> EngineSpec:
     """Choose tile, batch and lanes, as far as they are not given, so that the estimated memory stays below a limit.
 
     Args:
         card: The card of the model.
-        device: The device that the model runs on.
-        threads: Number of threads of the engine.
-        tile: Side of a tile's core in pixels, if given.
-        batch: Number of tiles that are run at once, if given.
-        max_memory: The limit in bytes; by default 1 GiB, but not more than half of what the machine has.
+        settings: How it is run, on a device that is not "auto".
 
     Raises:
         UsageError: Nothing fits into the memory, or a number is not positive.
     """
+    device, threads = settings.device, settings.threads
+    tile, batch, max_memory = settings.tile, settings.batch, settings.max_memory
     for name, value in (("tile", tile), ("batch", batch)):
         if value is not None and value < 1:
             raise UsageError(f"`{name}` must be at least 1, not {value}.")

@@ -6,9 +6,10 @@ import numpy as np
 
 from iic_geotools.errors import ModelError
 from iic_geotools.tiling import TileGrid
-from iic_runtime.engine.base import Device, open_engine
+from iic_runtime.engine.open_engine import open_engine
 from iic_runtime.engine.parity import as_function, noise, run_in_tiles
 from iic_runtime.model.select import Model, find_model
+from iic_runtime.options import Device, EngineSettings
 
 MOST_PIXELS = 10**9
 """The most pixels that are run to check a model; one with a halo of 142 px takes 10 million."""
@@ -48,7 +49,7 @@ def validate_model(model: Model, device: Device = "cpu", seed: int = 0) -> list[
     """
     file = find_model(model)
     card = file.card
-    engine = open_engine(file, device if file.engine is None else "tensorrt")
+    engine = open_engine(file, EngineSettings(device=device if file.engine is None else "tensorrt"))
     if card.task != "segmentation":
         return [Check("the graph takes and gives what the card says", True)]
 

@@ -19,8 +19,9 @@ from iic_geotools.scene.info import SceneInfo, describe
 from iic_geotools.scene.points import clicked_places
 from iic_geotools.scene.rescaling import Pair
 from iic_geotools.scene.scene import SceneSource
-from iic_runtime.engine.base import OUTPUTS, Device, open_engine
+from iic_runtime.engine.base import OUTPUTS
 from iic_runtime.engine.onnx import OnnxEngine
+from iic_runtime.engine.open_engine import open_engine
 from iic_runtime.engine.openvino import OpenVinoEngine
 from iic_runtime.model.card import MAX_PLACES, Card
 from iic_runtime.model.file import ModelFile, put_card
@@ -42,6 +43,7 @@ from iic_runtime.naming.fitting import Judgement, advise, fit_head, unstandardis
 from iic_runtime.naming.regression import Floats
 from iic_runtime.naming.stack import make_stack
 from iic_runtime.naming.suggestions import check_places, find_unsure_places, scene_files, write_places
+from iic_runtime.options import Device, EngineSettings
 from iic_runtime.raster.model_input import choose_reading
 from iic_runtime.segmenter import Segmenter
 
@@ -209,7 +211,11 @@ def open_outputs(file: ModelFile, device: Device = "auto", threads: int | None =
     fitted = has_features(file.content)
     content = file.content if fitted else with_probabilities(file.content, len(file.card.classes))
     output = FEATURES if fitted else PROBABILITIES
-    engine = open_engine(replace(file, content=content), device, threads, outputs=(*OUTPUTS, output))
+    engine = open_engine(
+        replace(file, content=content),
+        EngineSettings(device=device, threads=threads),
+        outputs=(*OUTPUTS, output),
+    )
     if not isinstance(engine, OnnxEngine | OpenVinoEngine):
         raise ModelError(
             f"{file.path} does not tell what it sees; name the .onnx file that it was made from."

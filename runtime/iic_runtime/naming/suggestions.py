@@ -20,9 +20,9 @@ from iic_geotools.scene.info import SceneInfo, describe
 from iic_geotools.scene.rescaling import Pair
 from iic_geotools.scene.scene import Pixels, SceneSource
 from iic_geotools.tiling import Tile, TileGrid
-from iic_runtime.engine.base import Device
 from iic_runtime.model.file import ModelFile
 from iic_runtime.naming import SUGGESTED_PLACES
+from iic_runtime.options import Device
 from iic_runtime.raster.model_input import choose_reading
 from iic_runtime.segmenter import Segmentation, Segmenter, group_by_shape
 

@@ -24,13 +24,14 @@ from iic_geotools.scene.info import SceneInfo, describe
 from iic_geotools.scene.rescaling import Pair
 from iic_geotools.scene.scene import SceneSource
 from iic_geotools.tiling import Rect
-from iic_runtime.engine.base import Device, LabelArray
+from iic_runtime.engine.base import LabelArray
 from iic_runtime.model.file import ModelFile
 from iic_runtime.model.onnx_head import Head, has_features
 from iic_runtime.naming import SMOOTHING
 from iic_runtime.naming.clicks import Clicks, Observer, View
 from iic_runtime.naming.fitting import Judgement, advise, fit_head, unstandardised
 from iic_runtime.naming.name import choose_features, open_outputs
+from iic_runtime.options import Device
 from iic_runtime.naming.regression import Floats
 
 

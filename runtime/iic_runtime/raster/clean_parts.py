@@ -6,9 +6,8 @@ from pathlib import Path
 from iic_geotools.products.cleaning import TileStore, as_level, clean_tiles
 from iic_geotools.progress import OnProgress
 from iic_runtime.engine.base import LabelArray
-from iic_runtime.raster.part_folder import PartFolder
+from iic_runtime.raster.part_folder import MapParts, PartFolder
 from iic_runtime.raster.plan import Plan
-from iic_runtime.raster.write_outputs import MapParts
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ import numpy as np
 import rasterio
 
 from iic_geotools.classmap.classes import NODATA
+from iic_geotools.gdal import network_options
 from iic_geotools.scene.scene import Pixels, Scene
 from iic_geotools.threads import map_ahead
 from iic_geotools.tiling import Part, Tile
@@ -21,15 +22,36 @@ from iic_runtime.raster.plan import Plan
 from iic_runtime.segmenter import Group, Segmentation, Segmenter, group_by_shape
 
 OnTile = Callable[[Tile, bool], None]
-LabelParts = Callable[[Plan, Sequence[Part], PartFolder, Segmenter, OnTile], None]
 Content = dict[str, LabelArray]
 
 GPU_READERS = 4
 PARTS_IN_FLIGHT = 2
+# Limits of GDAL's block cache in bytes.
+CACHE_LIMITS = (64 << 20, 256 << 20)
+# GDAL keeps up to 450 files of a mosaic open by default, each with buffers of its own.
+OPEN_SOURCES = 24
 # 255 is nodata in every map, so the highest confidence in a map is 254.
 MAX_CONFIDENCE = NODATA - 1
 # Handles of readers that were still reading when the user interrupted the run; the end of the process closes them.
 _abandoned: list[ExitStack] = []
+
+
+def gdal_options(plan: Plan) -> dict[str, int | str]:
+    """Return GDAL's configuration options for reading the scene of a plan."""
+    memory = {"GDAL_CACHEMAX": _cache_bytes(plan), "GDAL_MAX_DATASET_POOL_SIZE": OPEN_SOURCES}
+    return memory | network_options(plan.scene.path)
+
+
+def _cache_bytes(plan: Plan) -> int:
+    """Return the size of GDAL's block cache: a row of tiles reads the same strips repeatedly, but few blocks."""
+    smallest, largest = CACHE_LIMITS
+    block_height, block_width = plan.scene.block
+    grid, tiles = plan.scene.grid, plan.tiles
+    if block_width < grid.width:
+        return smallest
+    rows = tiles.read_side * grid.height / tiles.height + block_height
+    pixel = sum(np.dtype(dtype).itemsize for dtype in plan.scene.dtypes)
+    return int(min(max(grid.width * rows * pixel, smallest), largest))
 
 
 def confidence_layer(result: Segmentation) -> LabelArray:
@@ -58,7 +80,7 @@ def label_parts(
     confidence = "confidence" in plan.layers or plan.unsure is not None
     with (
         _open_scenes(plan) as scene,
-        _pool(readers, plan.gdal_options, patient=False) as reader,
+        _pool(readers, gdal_options(plan), patient=False) as reader,
         _pool(1) as writer,
     ):
         tiles = (tile for part in parts for tile in part.tiles)

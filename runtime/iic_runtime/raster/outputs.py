@@ -2,53 +2,50 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
-from iic_geotools.classmap.cog import MAP_SUFFIXES
 from iic_geotools.classmap.sidecars import style_path
 from iic_geotools.errors import UsageError
-from iic_geotools.files import check_absent, check_apart, check_folder, check_name, check_suffix
+from iic_geotools.files import MAP_SUFFIXES, check_absent, check_apart, check_folder, check_name, check_suffix
 from iic_geotools.geobox import GeoBox
 from iic_geotools.packages import require_vector
-from iic_geotools.products.areas import STATS_SUFFIXES, ZONE_SUFFIXES
+from iic_geotools.products.areas import ZONE_SUFFIXES
 from iic_geotools.products.cleaning import Cleaning
+from iic_geotools.settings import describe
+from iic_runtime.options import ProductSettings
 
 
 @dataclass(frozen=True)
 class Outputs:
-    """The files that a run writes, and how; None for a file that is not asked for.
+    """The files that a run writes, and how.
 
     Attributes:
         map: The map.
-        confidence: The confidence map.
-        polygons: The polygons of the map.
-        stats: The areas of the classes.
-        stats_by: Polygons in each of which the areas are measured; an input.
-        preview: A picture of scene and map.
-        web: A page that shows scene and map in a browser.
-        min_area: The area in square metres of the smallest polygon that is written.
-        simplify: By about how many metres the borders of polygons are simplified.
+        products: The other files.
         cleaning: How the map is cleaned.
         creation: Creation options of GDAL's COG driver.
     """
 
     map: Path
-    confidence: Path | None = None
-    polygons: Path | None = None
-    stats: Path | None = None
-    stats_by: Path | None = None
-    preview: Path | None = None
-    web: Path | None = None
-    min_area: float = 0.0
-    simplify: float = 0.0
+    products: ProductSettings = field(default_factory=ProductSettings)
     cleaning: Cleaning = field(default_factory=Cleaning)
     creation: Mapping[str, str] = field(default_factory=dict)
 
-    @property
-    def files(self) -> list[Path]:
-        """All files that are asked for."""
-        files = (self.map, self.confidence, self.polygons, self.stats, self.preview, self.web)
-        return [file for file in files if file is not None]
+    @cached_property
+    def files(self) -> dict[str, Path]:
+        """All files that are asked for, by the argument that names them."""
+        named = {
+            entry.name: getattr(self.products, entry.name)
+            for entry in describe(ProductSettings)
+            if entry.about.writes
+        }
+        return {"out": self.map, **{name: Path(file) for name, file in named.items() if file is not None}}
+
+    @cached_property
+    def zones(self) -> Path | None:
+        """The polygons in each of which areas are measured; an input."""
+        return None if self.products.stats_by is None else Path(self.products.stats_by)
 
     @property
     def style(self) -> Path:
@@ -57,7 +54,7 @@ class Outputs:
 
     @property
     def parts(self) -> Path:
-        """The folder of parts, beside the map."""
+        """The folder of parts, next to the map."""
         return self.map.with_name(self.map.name + ".parts")
 
     def check(self, inputs: Sequence[str], grid: GeoBox) -> None:
@@ -72,38 +69,42 @@ class Outputs:
                 polygons cannot be those of this map.
             OutputError: The folder of an output cannot be written to.
         """
-        for asked in self.files:
-            check_name(asked)
-        for name, file, suffixes in (
-            ("out", self.map, MAP_SUFFIXES),
-            ("confidence", self.confidence, MAP_SUFFIXES),
-            ("polygons", self.polygons, (".gpkg", ".fgb", ".parquet", ".geojson", ".json")),
-            ("stats", self.stats, STATS_SUFFIXES if self.stats_by is None else ZONE_SUFFIXES),
-            ("preview", self.preview, (".png",)),
-            ("web", self.web, (".html", ".htm")),
-        ):
-            if file is not None:
-                check_suffix(file, suffixes, name)
-        check_apart(self.files, map(Path, inputs))
-        for file in self.files:
+        for file in self.files.values():
+            check_name(file)
+        suffixes = {entry.name: entry.about.writes for entry in describe(ProductSettings)}
+        suffixes |= {"out": MAP_SUFFIXES}
+        if self.zones is not None:
+            suffixes["stats"] = ZONE_SUFFIXES
+        for name, file in self.files.items():
+            check_suffix(file, suffixes[name], name)
+        check_apart(list(self.files.values()), map(Path, inputs))
+        for file in self.files.values():
             check_folder(file)
         self.cleaning.check(grid)
-        if self.polygons is not None:
+        self._check_polygons(grid)
+        self._check_zones(grid)
+
+    def _check_polygons(self, grid: GeoBox) -> None:
+        products = self.products
+        if "polygons" in self.files:
             require_vector("`polygons`")
             # Imported here because it imports pandas where that is installed.
             from iic_geotools.products.polygons import check_polygons
 
-            check_polygons(self.polygons, grid, self.min_area, self.simplify)
-        elif self.min_area or self.simplify:
-            name = "min_area" if self.min_area else "simplify"
+            check_polygons(self.files["polygons"], grid, products.min_area, products.simplify)
+        elif products.min_area or products.simplify:
+            name = "min_area" if products.min_area else "simplify"
             raise UsageError(f"`{name}` applies only to `polygons`: give both or neither.")
-        if self.stats_by is not None:
-            if self.stats is None:
-                raise UsageError("`stats_by` applies only to `stats`: give both or neither.")
-            # Imported here, as polygons above, because few runs need it and what it imports.
-            from iic_geotools.products.zone_files import check_zones
 
-            check_zones(self.stats_by, grid)
+    def _check_zones(self, grid: GeoBox) -> None:
+        if self.zones is None:
+            return
+        if "stats" not in self.files:
+            raise UsageError("`stats_by` applies only to `stats`: give both or neither.")
+        # Imported here, as polygons above, because few runs need it and what it imports.
+        from iic_geotools.products.zone_files import check_zones
+
+        check_zones(self.zones, grid)
 
     def check_absent(self) -> None:
         """Refuse to replace files.
@@ -111,4 +112,4 @@ class Outputs:
         Raises:
             OutputError: An output exists.
         """
-        check_absent(*self.files, self.style)
+        check_absent(*self.files.values(), self.style)

@@ -1,6 +1,6 @@
 """The parts of a map that is being made: each of them is complete or does not exist.
 
-A part is written to a temporary name beside its own, flushed and renamed. A manifest ties the parts in a folder
+A part is written to a temporary name next to its own, flushed and renamed. A manifest ties the parts in a folder
 to everything that decides their pixels, so that a run never takes parts of another plan. A part is a GeoTIFF, or
 nothing if it holds no data, followed by a seal: the size and a checksum of what is before it. GDAL does not look at
 what follows a GeoTIFF. So a part that was cut or damaged is not taken for another one, or for one without data.
@@ -24,7 +24,7 @@ from rasterio.io import MemoryFile
 from iic_geotools.classmap.cog import part_profile
 from iic_geotools.errors import IICError, OutputError
 from iic_geotools.files import write_atomically
-from iic_geotools.tiling import Part
+from iic_geotools.tiling import Part, Rect
 from iic_runtime.engine.base import LabelArray
 
 _LOG = logging.getLogger(__name__)
@@ -34,6 +34,8 @@ PLACEMENT = "placing"
 # The seal of a part: a mark, the size of its content and the SHA-256 of that.
 _SEAL = struct.Struct("<8sQ32s")
 _MARK = b"iic part"
+MapParts = Mapping[str, Sequence[tuple[Path, Rect]]]
+"""The files of the parts of each layer, and where they lie."""
 
 
 class PartFolder:
@@ -75,7 +77,7 @@ class PartFolder:
         return self.path / f"{layer}-{index:06d}.tif"
 
     def has(self, index: int) -> bool:
-        """Return whether a part is complete and unharmed in every layer; the log tells of one that is damaged."""
+        """Return whether a part is complete and unharmed in every layer; a damaged one is logged."""
         return all(self._is_whole(self.file(layer, index)) for layer in self.layers)
 
     def holds_data(self, index: int) -> bool:
@@ -92,6 +94,20 @@ class PartFolder:
             raise OutputError(
                 f"Parts in {self.path} were changed during the run; run the same command again."
             )
+
+    def placed(self, parts: Iterable[Part], region: Rect) -> dict[str, list[tuple[Path, Rect]]]:
+        """Return the files of the parts that hold data, by layer, and where they lie within a region.
+
+        Raises:
+            OutputError: A part is missing or damaged.
+        """
+        parts = list(parts)
+        self.check(parts)
+        with_data = [part for part in parts if self.holds_data(part.index)]
+        return {
+            layer: [(self.file(layer, part.index), part.rect.relative_to(region)) for part in with_data]
+            for layer in self.layers
+        }
 
     def _is_whole(self, file: Path) -> bool:
         try:

@@ -19,17 +19,17 @@ from iic_geotools.scene.info import open_raster
 from iic_geotools.scene.scene import Scene
 from iic_geotools.tiling import Part, Rect, Tile, TileGrid
 from iic_runtime.engine.base import LabelArray
-from iic_runtime.raster.part_folder import PartFolder
+from iic_runtime.raster.part_folder import MapParts, PartFolder
 from iic_runtime.raster.plan import Plan, list_parts
 
 TILE = 1024
 PREFIX = "scene_"
 
 
-def regrid_parts(
-    plan: Plan, parts: Sequence[Part], folder: PartFolder, progress: OnProgress
-) -> tuple[list[Part], PartFolder]:
-    """Write parts on the scene's grid: each pixel takes the nearest label, if the scene itself holds data there.
+def regrid_parts(plan: Plan, parts: Sequence[Part], folder: PartFolder, progress: OnProgress) -> MapParts:
+    """Bring parts onto the scene's grid: each pixel takes the nearest label, if the scene itself holds data there.
+
+    Parts of a scene that was read on its own grid are only listed.
 
     Args:
         plan: The plan of the run.
@@ -38,8 +38,10 @@ def regrid_parts(
         progress: Called with the pixels done so far.
 
     Returns:
-        The new parts, and a view of the folder that holds them.
+        The parts on the map's grid.
     """
+    if plan.reading.grid is None:
+        return folder.placed(parts, plan.tiles.area)
     grid, reading = plan.scene.grid, replace(plan.reading, grid=None)
     tiles = TileGrid(grid.width, grid.height, TILE, halo=0, stride=1, region=plan.region)
     scene_parts = list_parts(tiles, reading, plan.area)
@@ -52,7 +54,8 @@ def regrid_parts(
                 scene_folder.write(part.index, _regrid(plan, part, scene, mosaics))
             done += part.rect.area
             progress(Progress("regrid", done, total, unit="px"))
-    return scene_parts, scene_folder
+    placed = scene_folder.placed(scene_parts, plan.region)
+    return {layer.removeprefix(PREFIX): files for layer, files in placed.items()}
 
 
 @contextmanager
@@ -60,12 +63,9 @@ def _open_mosaics(plan: Plan, parts: Sequence[Part], folder: PartFolder) -> Iter
     """Open the parts of each layer as one raster."""
     region = plan.tiles.area
     whole = GeoBox(region.width, region.height, Affine.identity())
-    folder.check(parts)
-    with_data = [part for part in parts if folder.holds_data(part.index)]
     with ExitStack() as stack:
         mosaics = {}
-        for layer in folder.layers:
-            files = [(folder.file(layer, part.index), part.rect.relative_to(region)) for part in with_data]
+        for layer, files in folder.placed(parts, region).items():
             vrt = folder.path / f"{layer}.vrt"
             write_vrt(vrt, whole, files, block=BLOCK)
             mosaics[layer] = stack.enter_context(open_raster(str(vrt)))

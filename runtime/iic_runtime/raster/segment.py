@@ -3,8 +3,10 @@
 import logging
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import KW_ONLY, dataclass
+from functools import partial
 from html import escape
 from pathlib import Path
 
@@ -15,24 +17,25 @@ from iic_geotools.classmap.cog import creation_options
 from iic_geotools.errors import SceneError, UsageError
 from iic_geotools.gdal import network_options
 from iic_geotools.products.cleaning import Cleaning
-from iic_geotools.progress import OnProgress, Progress, silent
+from iic_geotools.progress import OnProgress, Progress
 from iic_geotools.scene.composition import apply_mask
 from iic_geotools.scene.info import SceneInfo
-from iic_geotools.scene.listing import AssetArgument, find_scene
-from iic_geotools.scene.region import Bounds
-from iic_geotools.scene.valuemask import MaskArgument, ValueMask
+from iic_geotools.scene.listing import find_scene
+from iic_geotools.scene.source_files import identify_sources
+from iic_geotools.scene.valuemask import ValueMask
+from iic_geotools.settings import PathLike, setting, takes
 from iic_geotools.tiling import Part, Rect, Tile
-from iic_runtime.adapters.dask import Cluster, connect_cluster
-from iic_runtime.engine.base import Device
 from iic_runtime.model.card import Card
-from iic_runtime.raster.arguments import PathLike
+from iic_runtime.options import EngineSettings, ProductSettings, SegmentSettings
 from iic_runtime.raster.clean_parts import clean_parts
-from iic_runtime.raster.label_parts import LabelParts, label_parts
+from iic_runtime.raster.cluster import connect_cluster
+from iic_runtime.raster.label_parts import gdal_options, label_parts
+from iic_runtime.raster.manifest import parts_manifest
 from iic_runtime.raster.outputs import Outputs
 from iic_runtime.raster.part_folder import PartFolder
 from iic_runtime.raster.plan import Plan, make_plan
 from iic_runtime.raster.regrid_parts import regrid_parts
-from iic_runtime.raster.write_outputs import MapParts, is_written, page_note, shown_bands, write_outputs
+from iic_runtime.raster.write_outputs import is_written, page_note, shown_bands, write_outputs
 from iic_runtime.segmenter import Segmenter, SegmenterPool
 
 _LOG = logging.getLogger(__name__)
@@ -51,7 +54,7 @@ class Summary:
         bidx: The scene's bands that pictures show as red, green and blue, counted from 1.
         card: The card of the model that labelled it.
         classes: The classes of the map, in the order of its values.
-        provider: What computed the labels, in the engine's own words.
+        provider: The execution provider that computed the labels.
         pixels: Number of pixels of the map.
         tiles_run: Number of tiles that were run.
         tiles_without_data: Number of tiles that were skipped because they held no data.
@@ -101,45 +104,21 @@ class Summary:
         return embed(page)
 
 
-def segment_raster(
-    scene: PathLike | SceneInfo,
-    out: PathLike,
-    model: PathLike | Segmenter | SegmenterPool | None = None,
-    *,
-    asset: AssetArgument | None = None,
-    mask: MaskArgument | None = None,
-    bands: Sequence[str | int] | None = None,
-    device: Device = "auto",
-    tile: int | None = None,
-    batch: int | None = None,
-    threads: int | None = None,
-    max_memory: int | None = None,
-    rescale: str | None = None,
-    reflectance: tuple[float, float] | None = None,
-    match_gsd: bool | None = None,
-    bounds: Bounds | None = None,
-    aoi: PathLike | None = None,
-    nodata: float | None = None,
-    co: Mapping[str, str] | None = None,
-    min_confidence: float = 0.0,
-    unsure_class: bool = False,
-    majority: int = 0,
-    sieve: float = 0.0,
-    overwrite: bool = False,
-    resume: bool = True,
-    keep: bool = False,
-    confidence: PathLike | None = None,
-    polygons: PathLike | None = None,
-    min_area: float = 0.0,
-    simplify: float = 0.0,
-    stats: PathLike | None = None,
-    stats_by: PathLike | None = None,
-    preview: PathLike | None = None,
-    web: PathLike | None = None,
-    workers: int | None = None,
-    scheduler: str | Cluster | None = None,
-    progress: OnProgress = silent,
-) -> Summary:
+@dataclass(frozen=True)
+class SegmentArguments(SegmentSettings):
+    """Arguments of `segment_raster`."""
+
+    scene: PathLike | SceneInfo
+    out: PathLike
+    model: PathLike | Segmenter | SegmenterPool | None = None
+    _: KW_ONLY
+    keep: bool = setting(
+        False, "Leave outputs as they are if an earlier run of the same work has written them.", option=False
+    )
+
+
+@takes(SegmentArguments)
+def segment_raster(arguments: SegmentArguments) -> Summary:
     """Map a scene of any size: read it in tiles, label them, write one Cloud-Optimised GeoTIFF.
 
     The map has the grid of the scene; 255 is nodata. `tile` and `batch` decide how much memory a run takes, not the
@@ -153,54 +132,6 @@ def segment_raster(
             `IIC_MODEL` names, or else the bundled one made for the scene's ground resolution. Give a Segmenter or a
             SegmenterPool to open a model once for many scenes; `device`, `tile`, `batch`, `threads` and `max_memory`
             are then ignored.
-        asset: The asset of a STAC item that is the scene, or several that are its bands, by name or by the common
-            names of bands; bands of different resolution are brought onto the finest grid. By default the only asset
-            with the role "data".
-        mask: A raster and those of its values at which the scene holds no data, e.g. `("scl.tif", [3, 8, 9, 10])` for
-            the clouds and shadows of Sentinel-2; of a STAC item also the name of an asset. It may have another
-            resolution or CRS, but must cover the scene.
-        bands: The scene's bands for those of the model, in the model's order, by name or number; by default they are
-            matched by name.
-        device: "auto", "cpu", "openvino", "cuda" or "tensorrt".
-        tile: Side in pixels of the squares that are labelled at once.
-        batch: Number of tiles that are run at once.
-        threads: Number of threads of the engine.
-        max_memory: Bytes that a run may take; tile and batch are chosen to stay below.
-        rescale: Which values of the scene become the ends of the model's range: "MIN,MAX", or "auto" for each band's
-            own 2nd and 98th percentile. "off" takes the values as they are. By default as the model's card says.
-        reflectance: For models that take reflectance: the scale and offset that turn the scene's values into it, value
-            x scale + offset. By default as the scene says, or what its values look like, or else an estimate over the
-            whole scene; the log says which.
-        match_gsd: Whether to run at the model's ground sample distance and map back onto the scene's grid; by default
-            where the scene is finer than what the model is made for.
-        bounds: Left, bottom, right and top of the region to map, in the scene's CRS.
-        aoi: A vector file; only the inside of its polygons is mapped.
-        nodata: The scene's nodata value; by default the one in the file.
-        co: Creation options of GDAL's COG driver.
-        min_confidence: Pixels whose label has a lower probability than this, 0 to 1, become nodata in the map.
-        unsure_class: Whether they become a class "unsure" instead, the last one of the legend.
-        majority: Each pixel takes the most common class of the square that reaches this many pixels in each direction.
-        sieve: The area in square metres of the smallest patch that stays in the map; a smaller one takes the class that
-            it has the longest border with. Polygons, areas and preview are those of the clean map; the confidence
-            stays that of the labels before cleaning.
-        overwrite: Whether to replace outputs that exist.
-        resume: Whether to use the parts of an earlier run of the same work.
-        keep: Whether to leave outputs as they are if an earlier run of the same work has written them.
-        confidence: Also write 255 x the probability of each label (254 at most) to this file, .tif.
-        polygons: Also write polygons to this file, .gpkg, .fgb, .parquet or .geojson.
-        min_area: The area in square metres of the smallest polygon that is written; smaller patches are merged into
-            their neighbours as with `sieve`, in the polygons only.
-        simplify: By about how many metres the borders of polygons are simplified; neighbours keep sharing them.
-        stats: Also write the area of each class to this file, .json or .csv.
-        stats_by: Polygons in a vector file: `stats`, .csv or .gpkg, then has a row per polygon with the hectares of
-            each class in it. Pixels on the border of a polygon count by the share that lies inside.
-        preview: Also write a picture of scene and map to this file, .png.
-        web: Also write a page that shows scene and map in a browser to this file, .html.
-        workers: Number of processes to start for labelling, each on its share of the cores. `max_memory` then applies
-            to each of them.
-        scheduler: The address of a Dask scheduler whose workers label; scene and map must be on a disk that they
-            share. Or a Cluster that is already connected.
-        progress: Called with reports of how far the run is.
 
     Returns:
         A summary of the run.
@@ -208,71 +139,47 @@ def segment_raster(
     Raises:
         IICError: Something is wrong; the message says what, and what to do. No output is written.
     """
-    begun = time.monotonic()
-    if not isinstance(model, SegmenterPool):
-        model = SegmenterPool(
-            model, device=device, threads=threads, tile=tile, batch=batch, max_memory=max_memory
-        )
-    outputs = Outputs(
-        map=Path(out),
-        confidence=_path(confidence),
-        polygons=_path(polygons),
-        stats=_path(stats),
-        stats_by=_path(stats_by),
-        preview=_path(preview),
-        web=_path(web),
-        min_area=min_area,
-        simplify=simplify,
-        cleaning=Cleaning(sieve, majority),
-        creation=creation_options(co or {}),
-    )
-    info = _describe(scene, asset, mask)
-    segmenter = model.for_scene(info)
-    with rasterio.Env(**network_options(info.path)):
-        plan = make_plan(
-            info,
-            segmenter,
-            outputs,
-            bands=bands,
-            nodata=nodata,
-            rescale=rescale,
-            reflectance=reflectance,
-            match_gsd=match_gsd,
-            bounds=bounds,
-            aoi=_path(aoi),
-            min_confidence=min_confidence,
-            unsure_class=unsure_class,
-        )
-    folder = PartFolder(outputs.parts, plan.layers)
-    if keep and not overwrite and not folder.has_begun_placement and is_written(plan):
+    begun, progress = time.monotonic(), arguments.progress
+    segmenter, plan = _plan(arguments)
+    folder = PartFolder(plan.outputs.parts, plan.layers)
+    if arguments.keep and not arguments.overwrite and not folder.has_begun_placement and is_written(plan):
         return _summarise(plan, begun, made_before=True)
     _announce(plan)
-
-    def check_outputs() -> None:
-        if not overwrite:
-            outputs.check_absent()
-
     with (
-        connect_cluster(workers, scheduler, threads) as cluster,
-        rasterio.Env(**plan.gdal_options),
-        folder.claim(plan.manifest(), resume, check_outputs, resumable=plan.sources is not None) as reused,
+        connect_cluster(arguments) as cluster,
+        rasterio.Env(**gdal_options(plan)),
+        _claim(plan, folder, arguments) as reused,
     ):
         parts = plan.parts()
         label = label_parts if cluster is None else cluster.label_parts
-        counts = _label_missing(plan, parts, folder, segmenter, label, progress)
-        map_parts = _place_parts(plan, parts, folder, progress)
+        counts = _label_missing(plan, parts, folder, partial(label, segmenter=segmenter), progress)
+        map_parts = regrid_parts(plan, parts, folder, progress)
         _check_sources(plan, folder)
         map_parts = clean_parts(plan, map_parts, folder, progress)
-        progress(Progress("write", 0, 1))
-        write_outputs(plan, map_parts, folder)
-        progress(Progress("write", 1, 1))
+        write_outputs(plan, map_parts, folder, progress)
         folder.remove()
     return _summarise(plan, begun, counts, reused)
 
 
-def _describe(
-    scene: PathLike | SceneInfo, asset: AssetArgument | None, mask: MaskArgument | None
-) -> SceneInfo:
+def _plan(arguments: SegmentArguments) -> tuple[Segmenter, Plan]:
+    """Open the model and make the plan: every check, once."""
+    pool = arguments.model
+    if not isinstance(pool, SegmenterPool):
+        pool = SegmenterPool(pool, arguments.part(EngineSettings))
+    outputs = Outputs(
+        map=Path(arguments.out),
+        products=arguments.part(ProductSettings),
+        cleaning=Cleaning.of(arguments.values()),
+        creation=creation_options(arguments.co or {}),
+    )
+    info = _describe(arguments)
+    segmenter = pool.for_scene(info)
+    with rasterio.Env(**network_options(info.path)):
+        return segmenter, make_plan(info, segmenter, outputs, arguments)
+
+
+def _describe(arguments: SegmentArguments) -> SceneInfo:
+    scene, asset, mask = arguments.scene, arguments.asset, arguments.mask
     if not isinstance(scene, SceneInfo):
         return find_scene(scene, asset, mask)
     if asset is not None:
@@ -280,8 +187,15 @@ def _describe(
     return scene if mask is None else apply_mask(scene, ValueMask.of(mask))
 
 
-def _path(name: PathLike | None) -> Path | None:
-    return None if name is None else Path(name)
+def _claim(plan: Plan, folder: PartFolder, settings: SegmentSettings) -> AbstractContextManager[int]:
+    """Hold the folder of parts for this run; refuse to replace outputs unless the user says so."""
+
+    def check_outputs() -> None:
+        if not settings.overwrite:
+            plan.outputs.check_absent()
+
+    resumable = plan.sources is not None
+    return folder.claim(parts_manifest(plan), settings.resume, check_outputs, resumable=resumable)
 
 
 def _announce(plan: Plan) -> None:
@@ -299,7 +213,7 @@ def _announce(plan: Plan) -> None:
 
 def _check_sources(plan: Plan, folder: PartFolder) -> None:
     """Refuse to make a map from parts of two versions of a scene, and remove them."""
-    changed = plan.changed_source()
+    changed = _changed_source(plan)
     if changed is not None:
         folder.remove()
         raise SceneError(
@@ -308,12 +222,29 @@ def _check_sources(plan: Plan, folder: PartFolder) -> None:
         )
 
 
+def _changed_source(plan: Plan) -> str | None:
+    """Return the name of a file of the scene that is not as it was when the run began; None if there is none.
+
+    Raises:
+        SceneError: It cannot be found out, e.g. because a server does not answer.
+    """
+    if plan.sources is None:
+        return None
+    present = identify_sources(plan.scene.path, plan.scene.files)
+    if present is None:
+        raise SceneError(
+            f"It cannot be checked whether {plan.scene.title} changed while it was being mapped; make sure that it "
+            "can be read, and run the same command again to resume."
+        )
+    now = {source.name: source for source in present}
+    return next((source.name for source in plan.sources if now.get(source.name) != source), None)
+
+
 def _label_missing(
     plan: Plan,
     parts: Sequence[Part],
     folder: PartFolder,
-    segmenter: Segmenter,
-    label: LabelParts,
+    label: Callable[..., None],
     progress: OnProgress,
 ) -> Counter[bool]:
     """Write the parts that are missing; count the tiles that were run (True) and those without data (False)."""
@@ -332,24 +263,10 @@ def _label_missing(
 
     progress(Progress("segment", done, total, unit="px"))
     if missing:
-        label(plan, missing, folder, segmenter, on_tile)
+        label(plan, missing, folder, on_tile=on_tile)
     if len(missing) == len(parts) and not counts[True]:
         _LOG.warning("No pixel of %s in the region holds data: the map will be empty.", plan.scene.title)
     return counts
-
-
-def _place_parts(plan: Plan, parts: Sequence[Part], folder: PartFolder, progress: OnProgress) -> MapParts:
-    """Return the files of each layer and where they lie on the map's grid, after regridding them if needed."""
-    region = plan.tiles.area
-    if plan.reading.grid is not None:
-        parts, folder = regrid_parts(plan, parts, folder, progress)
-        region = plan.region
-    folder.check(parts)
-    with_data = [part for part in parts if folder.holds_data(part.index)]
-    return {
-        name: [(folder.file(layer, part.index), part.rect.relative_to(region)) for part in with_data]
-        for name, layer in zip(plan.layers, folder.layers, strict=True)
-    }
 
 
 def _summarise(

@@ -8,6 +8,7 @@ from iic_geotools.classmap.classes import MAX_CLASSES, NODATA, UNSURE_NAME, MapC
 from iic_geotools.errors import UsageError
 from iic_runtime.engine.base import LabelArray
 from iic_runtime.model.card import Card
+from iic_runtime.options import UnsureSettings
 from iic_runtime.segmenter import Segmentation
 
 UNSURE = MapClass(UNSURE_NAME, "#808080")
@@ -37,17 +38,13 @@ class Unsure:
         return np.where(unsure, np.uint8(self.label), result.labels)
 
 
-def choose_unsure(card: Card, min_confidence: float, unsure_class: bool) -> Unsure | None:
-    """What becomes of unsure pixels; None if every pixel keeps its label.
-
-    Args:
-        card: The card of the model.
-        min_confidence: As in `segment_raster`.
-        unsure_class: As in `segment_raster`.
+def choose_unsure(card: Card, settings: UnsureSettings) -> Unsure | None:
+    """Choose what becomes of unsure pixels; None if every pixel keeps its label.
 
     Raises:
         UsageError: The probability is not between 0 and 1, or a class of unsure pixels does not fit into the legend.
     """
+    min_confidence, unsure_class = settings.min_confidence, settings.unsure_class
     if not 0 <= min_confidence <= 1:
         raise UsageError(f"`min_confidence` must be between 0 and 1, not {min_confidence:g}.")
     if min_confidence == 0:

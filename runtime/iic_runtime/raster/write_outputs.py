@@ -1,7 +1,7 @@
-"""Parts to files: the map and its products are written beside the parts, and then put in place together."""
+"""Parts to files: the map and its products are written next to the parts, and then put in place together."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 from iic_geotools.classmap.cog import assemble
@@ -10,35 +10,36 @@ from iic_geotools.classmap.sidecars import map_style, sidecar_path, style_path
 from iic_geotools.files import put_in_place
 from iic_geotools.geobox import GeoBox
 from iic_geotools.products.areas import class_areas, write_stats
+from iic_geotools.progress import OnProgress, Progress
 from iic_geotools.scene.bands import canonical
 from iic_geotools.scene.info import open_raster
-from iic_geotools.tiling import Rect
 from iic_runtime.model.card import Card
+from iic_runtime.raster.manifest import fingerprint
 from iic_runtime.raster.outputs import Outputs
-from iic_runtime.raster.part_folder import PartFolder
+from iic_runtime.raster.part_folder import MapParts, PartFolder
 from iic_runtime.raster.plan import Plan
 
 _LOG = logging.getLogger(__name__)
-# The files of the parts of each layer, and where they lie on the map's grid.
-MapParts = Mapping[str, Sequence[tuple[Path, Rect]]]
 
 
 def is_written(plan: Plan) -> bool:
     """Return whether every output exists, and the map was made for the same plan, from files that are known."""
-    if plan.sources is None or not all(file.exists() for file in plan.outputs.files):
+    if plan.sources is None or not all(file.exists() for file in plan.outputs.files.values()):
         return False
     with open_raster(str(plan.outputs.map)) as dataset:
-        return bool(dataset.tags().get(FINGERPRINT_TAG) == plan.fingerprint())
+        return bool(dataset.tags().get(FINGERPRINT_TAG) == fingerprint(plan))
 
 
-def write_outputs(plan: Plan, parts: MapParts, folder: PartFolder) -> None:
+def write_outputs(plan: Plan, parts: MapParts, folder: PartFolder, progress: OnProgress) -> None:
     """Write every output from the parts; the name of the map appears last, when all other outputs are in place.
 
     Args:
         plan: The plan of the run.
         parts: The parts of the map.
         folder: The folder of parts, where the outputs are written first.
+        progress: Called at the beginning and the end.
     """
+    progress(Progress("write", 0, 1))
     outputs, classes, grid = plan.outputs, plan.classes, plan.map_grid
     tags = _provenance(plan)
     moves: list[tuple[Path, Path]] = []
@@ -52,46 +53,54 @@ def write_outputs(plan: Plan, parts: MapParts, folder: PartFolder) -> None:
     assemble(parts["labels"], map_file, grid, classes=classes, tags=tags, options=outputs.creation)
     _warn_about_losses(plan, map_file)
     temporary(outputs.style).write_bytes(map_style(classes))
-    if outputs.confidence:
-        file = temporary(outputs.confidence)
+    if confidence := outputs.files.get("confidence"):
+        file = temporary(confidence)
         assemble(parts["confidence"], file, grid, classes=None, tags=tags, options=outputs.creation)
-    if outputs.polygons:
-        # Imported here, as other products below, because few runs need it and what it imports.
+    _write_products(plan, map_file, temporary)
+    folder.begin_placement()
+    for source, final in reversed(moves):
+        _place(source, final, outputs)
+    progress(Progress("write", 1, 1))
+
+
+def _write_products(plan: Plan, map_file: Path, temporary: Callable[[Path], Path]) -> None:
+    """Write what is made from the map. Imports are in here because few runs need them and what they import."""
+    outputs, classes, files = plan.outputs, plan.classes, plan.outputs.files
+    if polygons := files.get("polygons"):
         from iic_geotools.products.polygons import polygonise
 
-        file = temporary(outputs.polygons)
-        polygonise(map_file, file, classes, outputs.min_area, outputs.simplify)
-    if outputs.stats and outputs.stats_by:
+        settings = outputs.products
+        polygonise(map_file, temporary(polygons), classes, settings.min_area, settings.simplify)
+    stats = files.get("stats")
+    if stats and outputs.zones:
         from iic_geotools.products.zones import measure_zones
 
-        measure_zones(map_file, outputs.stats_by, temporary(outputs.stats), outputs.stats.stem)
-    whole = outputs.stats if not outputs.stats_by else None
-    areas = class_areas(map_file, classes) if whole or outputs.preview or outputs.web else None
-    if whole and areas:
-        write_stats(temporary(whole), areas)
-    bidx = shown_bands(plan)
-    if outputs.preview:
-        from iic_geotools.products.preview import preview
+        measure_zones(map_file, outputs.zones, temporary(stats), stats.stem)
+        stats = None
+    preview, web = files.get("preview"), files.get("web")
+    areas = class_areas(map_file, classes) if stats or preview or web else None
+    if stats and areas:
+        write_stats(temporary(stats), areas)
+    bidx, region = shown_bands(plan), plan.region
+    if preview:
+        from iic_geotools.products.preview import preview as draw_preview
 
-        file = temporary(outputs.preview)
-        preview(plan.scene.path, map_file, file, classes, bidx=bidx, region=plan.region, areas=areas)
-    if outputs.web:
+        file = temporary(preview)
+        draw_preview(plan.scene.path, map_file, file, classes, bidx=bidx, region=region, areas=areas)
+    if web:
         from iic_geotools.products.web.page import write_web_page
 
         write_web_page(
             plan.scene.path,
             map_file,
-            temporary(outputs.web),
+            temporary(web),
             classes,
             bidx=bidx,
-            region=plan.region,
+            region=region,
             areas=areas,
             title=outputs.map.name,
             note=page_note(plan.card, plan.scene.title),
         )
-    folder.begin_placement()
-    for source, final in reversed(moves):
-        _place(source, final, outputs)
 
 
 def _warn_about_losses(plan: Plan, map_file: Path) -> None:
@@ -108,7 +117,7 @@ def _place(source: Path, final: Path, outputs: Outputs) -> None:
         put_in_place(sidecar_path(source), sidecar_path(final))
     else:
         sidecar_path(final).unlink(missing_ok=True)
-    if final == outputs.confidence and final.exists():
+    if final == outputs.files.get("confidence") and final.exists():
         style_path(final).unlink(missing_ok=True)
     put_in_place(source, final)
 
@@ -144,7 +153,7 @@ def _provenance(plan: Plan) -> dict[str, str]:
         "IIC_ENGINE": plan.provider,
         "TIFFTAG_SOFTWARE": f"iic-edge {plan.version}",
         "IIC_SCENE": _scene_name(plan.scene.title),
-        FINGERPRINT_TAG: plan.fingerprint(),
+        FINGERPRINT_TAG: fingerprint(plan),
         **{tag: text for tag, text in seen.items() if text},
         **plan.outputs.cleaning.tags,
     }

@@ -182,12 +182,12 @@ def test_a_map_without_a_reference_system(make_map: MakeMap, tmp_path: Path) -> 
 
 def test_an_area_that_needs_too_much_memory_is_refused() -> None:
     grid = GeoBox(30_000, 30_000, TRANSFORM, LAMBERT)
-    Cleaning(60_000).check(grid)
+    Cleaning(sieve=60_000).check(grid)
     with pytest.raises(
         UsageError, match=r"`sieve` of 1e\+06 square metres is 4e\+06 pixels .* 250,000 are the most"
     ):
-        Cleaning(1e6).check(grid)
-    Cleaning(1e6).check(GeoBox(4000, 4000, TRANSFORM, LAMBERT))
+        Cleaning(sieve=1e6).check(grid)
+    Cleaning(sieve=1e6).check(GeoBox(4000, 4000, TRANSFORM, LAMBERT))
 
 
 def test_rasters_that_are_not_maps(tmp_path: Path) -> None:
@@ -218,7 +218,8 @@ def test_a_failed_run_leaves_nothing(
 
 
 def test_two_ways_of_cleaning_have_two_names() -> None:
-    ways = [Cleaning(), Cleaning(3.0), Cleaning(3.0, 1), Cleaning(0.0, 1), Cleaning(3.0, keep_islands=False)]
+    ways = [Cleaning(), Cleaning(sieve=3.0), Cleaning(sieve=3.0, majority=1), Cleaning(majority=1)]
+    ways.append(Cleaning(sieve=3.0, keep_islands=False))
     assert len({way.digest for way in ways}) == len(ways)
     assert [bool(way) for way in ways] == [False, True, True, True, True]
 

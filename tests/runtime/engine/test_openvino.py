@@ -17,9 +17,11 @@ from iic_geotools.errors import DeviceError, MissingPackageError
 from iic_geotools.tiling import TileGrid
 from iic_runtime import Segmenter, segment_raster
 from iic_runtime.engine import openvino as openvino_engine
-from iic_runtime.engine.base import OUTPUTS, EngineSpec, LabelArray, open_engine
+from iic_runtime.engine.base import OUTPUTS, EngineSpec, LabelArray
+from iic_runtime.engine.open_engine import open_engine
 from iic_runtime.engine.parity import EngineParity, measure_parity, recorded_parity, trial_image
 from iic_runtime.model.file import ModelFile
+from iic_runtime.options import EngineSettings
 
 MakeScene = Callable[..., Path]
 EQUAL = EngineParity(pixels=1000, labels_differing=0, confidence_difference=1, tiles_equal=True, speed=1.5)
@@ -71,7 +73,7 @@ def test_a_map_by_openvino(make_scene: MakeScene, model: Path, tmp_path: Path) -
 def test_the_comparison_is_made_once(file: ModelFile, cache: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     for _ in range(2):
-        open_engine(file, "openvino", threads=1)
+        open_engine(file, EngineSettings(device="openvino", threads=1))
     assert caplog.text.count("Comparing OpenVINO") == 1
     (record,) = (cache / "parity").iterdir()
     parity = EngineParity(**json.loads(record.read_text()))
@@ -86,8 +88,8 @@ def test_other_outputs_can_be_fetched(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     path.write_bytes(make_model(features=True))
     file, image = ModelFile.read(path), landscape(20, 30)[None]
-    cpu = open_engine(file, "cpu", outputs=(*OUTPUTS, "features"))
-    openvino = open_engine(file, "openvino", outputs=(*OUTPUTS, "features"))
+    cpu = open_engine(file, EngineSettings(device="cpu"), outputs=(*OUTPUTS, "features"))
+    openvino = open_engine(file, EngineSettings(device="openvino"), outputs=(*OUTPUTS, "features"))
     ours, theirs = (engine.fetch(image, ["features"])[0] for engine in (openvino, cpu))  # type: ignore[attr-defined]
     assert np.allclose(ours, theirs, atol=1e-4)
 
@@ -124,17 +126,17 @@ def test_signals_are_handled_after_an_engine_went_in_another_thread(model: Path)
 def test_auto_takes_openvino_only_if_it_was_shown_to_be_equal_and_faster(
     file: ModelFile, monkeypatch: pytest.MonkeyPatch, speed: float, device: str
 ) -> None:
-    assert open_engine(file, threads=1).spec.device == "cpu"
+    assert open_engine(file, EngineSettings(threads=1)).spec.device == "cpu"
     monkeypatch.setattr(
         openvino_engine, "recorded_parity", lambda model, package: replace(EQUAL, speed=speed)
     )
-    assert open_engine(file, threads=1).spec.device == device
+    assert open_engine(file, EngineSettings(threads=1)).spec.device == device
 
 
 def test_without_the_package_it_is_refused(file: ModelFile, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "openvino", None)
     with pytest.raises(MissingPackageError, match=r"cpu,openvino"):
-        open_engine(file, "openvino")
+        open_engine(file, EngineSettings(device="openvino"))
     assert open_engine(file).spec.device == "cpu"
 
 
@@ -145,7 +147,7 @@ class Shifted:
     spec = EngineSpec("openvino", 512, 1)
 
     def __init__(self, file: ModelFile, wrong: str) -> None:
-        self._engine, self._wrong = open_engine(file, "cpu", threads=1), wrong
+        self._engine, self._wrong = open_engine(file, EngineSettings(device="cpu", threads=1)), wrong
 
     def run(self, batch: np.ndarray, confidence: bool) -> tuple[LabelArray, LabelArray | None]:
         labels, values = self._engine.run(batch, confidence)
@@ -161,7 +163,9 @@ class Shifted:
     ("wrong", "sentence"), [("labels", r"gives 1280 of 65792 labels"), ("tiles", r"in tiles")]
 )
 def test_an_engine_that_is_not_equal_is_refused(file: ModelFile, wrong: str, sentence: str) -> None:
-    parity = measure_parity(Shifted(file, wrong), open_engine(file, "cpu", threads=1), file.card)
+    parity = measure_parity(
+        Shifted(file, wrong), open_engine(file, EngineSettings(device="cpu", threads=1)), file.card
+    )
     assert not parity.equal
     assert not replace(parity, speed=9.0).preferred
     with pytest.raises(DeviceError, match=sentence):

@@ -11,6 +11,7 @@ from iic_runtime.engine.base import EngineSpec
 from iic_runtime.engine.sizing import choose_spec, estimate_memory
 from iic_runtime.model.card import Card
 from iic_runtime.model.select import find_model
+from iic_runtime.options import EngineSettings
 
 MIB, GIB = 1 << 20, 1 << 30
 
@@ -32,57 +33,57 @@ def test_cores_are_shared_by_tiles_within_one_gib(
     monkeypatch: pytest.MonkeyPatch, card: Card, cores: int, tile: int, lanes: int
 ) -> None:
     set_machine(monkeypatch, cores, 32 * GIB)
-    spec = choose_spec(card, "cpu")
+    spec = choose_spec(card, EngineSettings(device="cpu"))
     assert (spec.tile, spec.lanes, spec.batch) == (tile, lanes, 1)
     assert estimate_memory(card, spec) <= GIB
 
 
 def test_a_small_machine_gives_half_of_its_memory(monkeypatch: pytest.MonkeyPatch, card: Card) -> None:
     set_machine(monkeypatch, 4, GIB)
-    spec = choose_spec(card, "cpu")
+    spec = choose_spec(card, EngineSettings(device="cpu"))
     assert estimate_memory(card, spec) <= GIB // 2
     set_machine(monkeypatch, 4, 256 * MIB)
     with pytest.raises(UsageError, match="this machine has"):
-        choose_spec(card, "cpu")
+        choose_spec(card, EngineSettings(device="cpu"))
 
 
 def test_a_limit_decides_tile_and_lanes(monkeypatch: pytest.MonkeyPatch, card: Card) -> None:
     set_machine(monkeypatch, 2, 32 * GIB)
     tiles = []
     for limit in (400 * MIB, 600 * MIB, GIB, 4 * GIB):
-        spec = choose_spec(card, "cpu", max_memory=limit)
+        spec = choose_spec(card, EngineSettings(device="cpu", max_memory=limit))
         assert estimate_memory(card, spec) <= limit
         tiles.append((spec.tile, spec.lanes))
     assert tiles == [(256, 1), (512, 1), (768, 2), (1024, 2)]
     with pytest.raises(UsageError, match="is too little: this model needs about"):
-        choose_spec(card, "cpu", max_memory=200 * MIB)
+        choose_spec(card, EngineSettings(device="cpu", max_memory=200 * MIB))
 
 
 def test_large_tiles_are_for_networks_that_look_far(monkeypatch: pytest.MonkeyPatch) -> None:
     set_machine(monkeypatch, 2, 32 * GIB)
-    spec = choose_spec(find_model("satellite").card, "cpu")
+    spec = choose_spec(find_model("satellite").card, EngineSettings(device="cpu"))
     assert (spec.tile, spec.lanes) == (512, 2)
 
 
 def test_a_tile_that_is_given_stays(monkeypatch: pytest.MonkeyPatch, card: Card) -> None:
     set_machine(monkeypatch, 2, 32 * GIB)
-    assert choose_spec(card, "cpu", tile=256) == EngineSpec("cpu", 256, 1, lanes=2)
-    assert choose_spec(card, "cpu", tile=4096) == EngineSpec("cpu", 4096, 1, lanes=1)
+    assert choose_spec(card, EngineSettings(device="cpu", tile=256)) == EngineSpec("cpu", 256, 1, lanes=2)
+    assert choose_spec(card, EngineSettings(device="cpu", tile=4096)) == EngineSpec("cpu", 4096, 1, lanes=1)
     with pytest.raises(UsageError, match=r"A `tile` of 4096 px .* more than the `max_memory`"):
-        choose_spec(card, "cpu", tile=4096, max_memory=GIB)
+        choose_spec(card, EngineSettings(device="cpu", tile=4096, max_memory=GIB))
 
 
 def test_openvino_takes_more_memory(monkeypatch: pytest.MonkeyPatch, card: Card) -> None:
     set_machine(monkeypatch, 2, 32 * GIB)
-    spec = choose_spec(card, "openvino")
+    spec = choose_spec(card, EngineSettings(device="openvino"))
     assert estimate_memory(card, replace(spec, device="cpu")) < estimate_memory(card, spec) <= GIB
     assert (spec.tile, spec.lanes) == (512, 2)
 
 
 def test_threads_limit_the_lanes(monkeypatch: pytest.MonkeyPatch, card: Card) -> None:
     set_machine(monkeypatch, 8, 32 * GIB)
-    assert choose_spec(card, "cpu", threads=1, tile=512).lanes == 1
-    four = choose_spec(card, "cpu", threads=4, tile=512)
+    assert choose_spec(card, EngineSettings(device="cpu", threads=1, tile=512)).lanes == 1
+    four = choose_spec(card, EngineSettings(device="cpu", threads=4, tile=512))
     assert (four.lanes, four.threads_per_lane) == (4, 1)
     assert four.with_threads(2) == replace(four, threads=2, lanes=2)
     assert four.with_threads(None).lanes == 4
@@ -90,7 +91,7 @@ def test_threads_limit_the_lanes(monkeypatch: pytest.MonkeyPatch, card: Card) ->
 
 def test_a_gpu_runs_batches_one_after_the_other(monkeypatch: pytest.MonkeyPatch, card: Card) -> None:
     set_machine(monkeypatch, 8, 32 * GIB)
-    spec = choose_spec(card, "cuda", max_memory=4 * GIB)
+    spec = choose_spec(card, EngineSettings(device="cuda", max_memory=4 * GIB))
     assert (spec.lanes, spec.batch) == (1, 4)
 
 

@@ -12,14 +12,16 @@ import pytest
 from support.tiny_onnx import make_card
 
 from iic_geotools.errors import DeviceError, IICError, ModelError, UsageError
-from iic_runtime.engine.base import Device, EngineSpec, open_engine
+from iic_runtime.engine.base import EngineSpec
 from iic_runtime.engine.gpu import Gpu
 from iic_runtime.engine.onnx import _load_libraries, _open_session, _providers
+from iic_runtime.engine.open_engine import open_engine
 from iic_runtime.engine.tensorrt import _check_fit
 from iic_runtime.engine.tensorrt_cache import provider_options
 from iic_runtime.model.engine_card import EngineFacts, engine_card_path, write_engine_card
 from iic_runtime.model.file import ModelFile
 from iic_runtime.model.rename import rename
+from iic_runtime.options import Device, EngineSettings
 from iic_runtime.segmenter import Segmenter
 
 PLAN = b"a plan"
@@ -76,7 +78,7 @@ def test_a_card_of_another_engine_is_refused(
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_an_engine_needs_its_own_device(engine: Path, device: Device) -> None:
     with pytest.raises(UsageError, match="use `device` tensorrt"):
-        open_engine(ModelFile.read(engine), device)
+        open_engine(ModelFile.read(engine), EngineSettings(device=device))
 
 
 def test_an_engine_that_cannot_run_is_one_error(engine: Path) -> None:

@@ -211,7 +211,7 @@ def test_an_array_with_coordinates_has_a_resolution(
 def test_workers_get_the_chosen_model(scene_of: Callable[..., Path], tmp_path: Path) -> None:
     from distributed import Client, LocalCluster
 
-    from iic_runtime.adapters.dask import Cluster
+    from iic_runtime.raster.cluster import Cluster
 
     scene = scene_of(5)
     with (

@@ -5,6 +5,7 @@ import pickle
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +18,8 @@ from iic_geotools.products.cleaning import Cleaning
 from iic_geotools.scene.info import describe
 from iic_geotools.tiling import Rect
 from iic_runtime import Segmenter, segment_raster
+from iic_runtime.options import ProductSettings, SegmentSettings
+from iic_runtime.raster.manifest import fingerprint, parts_manifest
 from iic_runtime.raster.outputs import Outputs
 from iic_runtime.raster.plan import Plan, make_plan
 from iic_runtime.raster.unsure import Unsure
@@ -41,17 +44,20 @@ def plan(make_scene: MakeScene, segmenter: Segmenter, tmp_path: Path) -> Plan:
     crs = {"type": "name", "properties": {"name": "urn:ogc:def:crs:EPSG::32631"}}
     aoi = tmp_path / "aoi.geojson"
     aoi.write_text(json.dumps({"type": "FeatureCollection", "crs": crs, "features": [feature]}))
-    outputs = Outputs(tmp_path / "map.tif", polygons=tmp_path / "p.gpkg", min_area=2.0)
-    return make_plan(
-        describe(str(make_scene(landscape(90, 120), nodata=0))), segmenter, outputs, rescale="auto", aoi=aoi
-    )
+    outputs = Outputs(tmp_path / "map.tif", ProductSettings(polygons=tmp_path / "p.gpkg", min_area=2.0))
+    info = describe(str(make_scene(landscape(90, 120), nodata=0)))
+    return make_plan(info, segmenter, outputs, SegmentSettings(rescale="auto", aoi=aoi))
+
+
+def with_products(plan: Plan, **changes: Any) -> Plan:
+    return replace(plan, outputs=replace(plan.outputs, products=replace(plan.outputs.products, **changes)))
 
 
 def test_a_plan_can_be_sent_to_another_process(plan: Plan) -> None:
     plan.parts()  # what a plan computes when it is used must not matter
     received: Plan = pickle.loads(pickle.dumps(plan))
-    assert received.fingerprint() == plan.fingerprint()
-    assert received.manifest() == plan.manifest()
+    assert fingerprint(received) == fingerprint(plan)
+    assert parts_manifest(received) == parts_manifest(plan)
     assert [part.rect for part in received.parts()] == [part.rect for part in plan.parts()]
     assert plan.area is not None
     assert received.area is not None
@@ -63,7 +69,9 @@ def test_workers_in_another_folder_find_scene_and_parts(
     plan: Plan, segmenter: Segmenter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    relative = make_plan(describe("scene.tif"), segmenter, Outputs(Path("map.tif"))).for_workers(threads=3)
+    relative = make_plan(
+        describe("scene.tif"), segmenter, Outputs(Path("map.tif")), SegmentSettings()
+    ).for_workers(threads=3)
     assert relative.reading.path == str(tmp_path / "scene.tif")
     assert relative.outputs.parts == tmp_path / "map.tif.parts"
     assert relative.engine.threads == 3
@@ -73,11 +81,14 @@ def test_the_fingerprint_does_not_depend_on_how_a_map_is_computed(plan: Plan, tm
     engine = replace(plan.engine, tile=32, batch=3, threads=1)
     for same in (
         replace(plan, engine=engine),
-        replace(plan, outputs=replace(plan.outputs, map=tmp_path / "other.tif", stats=tmp_path / "s.json")),
-        replace(plan, outputs=replace(plan.outputs, confidence=tmp_path / "c.tif")),
+        replace(plan, outputs=replace(plan.outputs, map=tmp_path / "other.tif")),
+        with_products(plan, stats=tmp_path / "s.json"),
+        with_products(plan, confidence=tmp_path / "c.tif"),
     ):
-        assert same.fingerprint() == plan.fingerprint()
-    assert replace(plan, engine=engine).manifest() != plan.manifest(), "parts have the size of tiles"
+        assert fingerprint(same) == fingerprint(plan)
+    assert parts_manifest(replace(plan, engine=engine)) != parts_manifest(plan), (
+        "parts have the size of tiles"
+    )
 
 
 def test_the_fingerprint_depends_on_what_decides_the_outputs(plan: Plan) -> None:
@@ -92,13 +103,13 @@ def test_the_fingerprint_depends_on_what_decides_the_outputs(plan: Plan) -> None
         replace(plan, unsure=Unsure(0.5, 255)),
         replace(plan, unsure=Unsure(0.6, 255)),
         replace(plan, unsure=Unsure(0.5, 4)),
-        replace(plan, outputs=replace(plan.outputs, min_area=1.0)),
-        replace(plan, outputs=replace(plan.outputs, simplify=1.0)),
-        replace(plan, outputs=replace(plan.outputs, cleaning=Cleaning(1.0))),
-        replace(plan, outputs=replace(plan.outputs, cleaning=Cleaning(0.0, 1))),
+        with_products(plan, min_area=1.0),
+        with_products(plan, simplify=1.0),
+        replace(plan, outputs=replace(plan.outputs, cleaning=Cleaning(sieve=1.0))),
+        replace(plan, outputs=replace(plan.outputs, cleaning=Cleaning(majority=1))),
         replace(plan, outputs=replace(plan.outputs, creation={"COMPRESS": "ZSTD"})),
     ]
-    assert len({other.fingerprint() for other in [plan, *others]}) == 1 + len(others)
+    assert len({fingerprint(other) for other in [plan, *others]}) == 1 + len(others)
 
 
 def test_absurd_work_is_refused_with_a_number(
@@ -107,11 +118,11 @@ def test_absurd_work_is_refused_with_a_number(
     info = describe(str(make_scene(landscape(90, 120))))
     huge = replace(info, grid=replace(info.grid, width=2**31 - 1, height=2**31 - 1))
     with pytest.raises(SceneError, match=r"4\.61e\+18 pixels of 2147483647 x 2147483647 .*`bounds`"):
-        make_plan(huge, segmenter, Outputs(tmp_path / "map.tif"))
+        make_plan(huge, segmenter, Outputs(tmp_path / "map.tif"), SegmentSettings())
     left, top = info.grid.transform.c, info.grid.transform.f
-    assert make_plan(
-        huge, segmenter, Outputs(tmp_path / "map.tif"), bounds=(left, top - 10, left + 10, top)
-    ).region == Rect(0, 0, 20, 20)
+    settings = SegmentSettings(bounds=(left, top - 10, left + 10, top))
+    plan = make_plan(huge, segmenter, Outputs(tmp_path / "map.tif"), settings)
+    assert plan.region == Rect(0, 0, 20, 20)
 
 
 def test_pixels_are_not_refined_without_end(make_scene: MakeScene, tmp_path: Path) -> None:
@@ -141,10 +152,10 @@ def test_a_tile_may_be_larger_than_the_scene_but_not_than_the_memory(
 ) -> None:
     segmenter = Segmenter(model, device="cpu", tile=10**7)
     info = describe(str(make_scene(landscape(90, 120))))
-    make_plan(info, segmenter, Outputs(tmp_path / "map.tif"))
+    make_plan(info, segmenter, Outputs(tmp_path / "map.tif"), SegmentSettings())
     large = replace(info, grid=replace(info.grid, width=900_000, height=900_000))
     with pytest.raises(UsageError, match=r"A `tile` of 900000 px .* needs about .* GiB .* this machine has"):
-        make_plan(large, segmenter, Outputs(tmp_path / "map.tif"))
+        make_plan(large, segmenter, Outputs(tmp_path / "map.tif"), SegmentSettings())
 
 
 @pytest.mark.parametrize("threads", [0, -1, 1000, 10**12])

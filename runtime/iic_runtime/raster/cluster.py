@@ -22,13 +22,13 @@ from iic_geotools.errors import DeviceError, IICError, MissingPackageError, Mode
 from iic_geotools.files import write_atomically
 from iic_geotools.threads import cores
 from iic_geotools.tiling import Part, Tile
-from iic_runtime.adapters.segmenter_cache import get_segmenter
-from iic_runtime.engine.base import MAX_THREADS
+from iic_runtime.engine.open_engine import MAX_THREADS
 from iic_runtime.model.file import ModelFile
-from iic_runtime.raster.label_parts import OnTile, label_parts
+from iic_runtime.options import RunSettings
+from iic_runtime.raster.label_parts import OnTile, gdal_options, label_parts
 from iic_runtime.raster.part_folder import PartFolder
 from iic_runtime.raster.plan import Plan
-from iic_runtime.segmenter import Segmenter
+from iic_runtime.segmenter import Segmenter, get_segmenter
 
 _LOG = logging.getLogger(__name__)
 MODEL = "model.onnx"
@@ -136,10 +136,9 @@ class Cluster:
 
 
 @contextmanager
-def connect_cluster(
-    workers: int | None = None, scheduler: str | Cluster | None = None, threads: int | None = None
-) -> Iterator[Cluster | None]:
-    """Yield a cluster of `workers` processes started here, or that of a scheduler; None if neither is given."""
+def connect_cluster(settings: RunSettings) -> Iterator[Cluster | None]:
+    """Yield a cluster of processes started here, or that of a scheduler; None if neither is asked for."""
+    workers, scheduler, threads = settings.workers, settings.scheduler, settings.threads
     if workers is not None and scheduler is not None:
         raise UsageError("`workers` starts a cluster and `scheduler` uses a running one; give one of them.")
     most = max(MAX_THREADS, cores())
@@ -251,7 +250,7 @@ def _label_group(
     def on_tile(tile: Tile, held_data: bool) -> None:
         held[part_of[tile.core]].append(held_data)
 
-    with _running, rasterio.Env(**plan.gdal_options):
+    with _running, rasterio.Env(**gdal_options(plan)):
         label_parts(plan, missing, folder, _open_segmenter(plan, hosts), on_tile)
     for part in parts:
         if part not in missing:

@@ -212,7 +212,7 @@ def test_wrong_usage(scene: Path, model: Path, tmp_path: Path) -> None:
 
 
 def test_a_process_opens_a_model_once(model: Path) -> None:
-    from iic_runtime.adapters.segmenter_cache import get_segmenter
+    from iic_runtime.segmenter import get_segmenter
     from iic_runtime.engine.base import EngineSpec
     from iic_runtime.model.file import ModelFile
 
@@ -254,8 +254,8 @@ def test_a_run_without_workers_gives_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     address, workers = cluster
-    monkeypatch.setattr("iic_runtime.adapters.dask.WORKER_TIMEOUT", 3.0)
-    monkeypatch.setattr("iic_runtime.adapters.dask.LOOK_EVERY", 0.5)
+    monkeypatch.setattr("iic_runtime.raster.cluster.WORKER_TIMEOUT", 3.0)
+    monkeypatch.setattr("iic_runtime.raster.cluster.LOOK_EVERY", 0.5)
 
     def kill() -> None:
         for worker in workers:
@@ -275,7 +275,7 @@ def test_tls_without_certificates_is_a_sentence(scene: Path, model: Path, tmp_pa
 
 def test_tracebacks_of_dask_are_for_debugging(caplog: pytest.LogCaptureFixture) -> None:
     pytest.importorskip("distributed")
-    from iic_runtime.adapters.dask import _without_tracebacks
+    from iic_runtime.raster.cluster import _without_tracebacks
 
     log = logging.getLogger("distributed.utils")
     with caplog.at_level(logging.DEBUG), _without_tracebacks():

@@ -1,0 +1,234 @@
+"""Settings of the functions and commands that run models, each declared once. Importing this imports nothing heavy.
+
+Groups are what stages take; `SegmentSettings` are those of a map. A new setting is a field here and the line that uses
+it: argument, option, documentation and QGIS parameter follow (`iic_geotools.settings`).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from iic_geotools.files import MAP_SUFFIXES
+from iic_geotools.option_texts import (
+    Bounds,
+    keep_text,
+    parse_bounds,
+    parse_creation_options,
+    parse_mask,
+    parse_names,
+    parse_reflectance,
+    parse_size,
+)
+from iic_geotools.products.options import CleaningSettings
+from iic_geotools.progress import OnProgress, silent
+from iic_geotools.settings import PathLike, Settings, setting
+
+if TYPE_CHECKING:
+    from iic_geotools.scene.listing import AssetArgument
+    from iic_geotools.scene.valuemask import MaskArgument
+    from iic_runtime.raster.cluster import Cluster
+
+Device = Literal["auto", "cpu", "openvino", "cuda", "tensorrt"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceSettings(Settings, group="Running"):
+    """What computes."""
+
+    device: Device = setting("auto", "The device to compute on; openvino runs on the CPU.", first=True)
+    threads: int | None = setting(None, "Number of threads of the engine. By default all cores.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineSettings(DeviceSettings, group="Running"):
+    """How a model is run."""
+
+    tile: int | None = setting(
+        None,
+        "Side in pixels of the squares that are labelled at once. By default what is fast within `max_memory`.",
+        metavar="PX",
+    )
+    batch: int | None = setting(None, "Number of tiles run at once. By default 1 on a CPU and 4 on a GPU.")
+    max_memory: int | None = setting(
+        None,
+        "Choose tile size and batch to stay below this, e.g. 800M or 2G. By default 1G, but not more than half of the "
+        "machine's memory.",
+        details="In Python a number of bytes.",
+        metavar="SIZE",
+        parse=parse_size,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PixelSettings(Settings, group="Reading"):
+    """How the values of an image become the model's input."""
+
+    bands: Sequence[str | int] | None = setting(
+        None,
+        "The scene's bands for those of the model, in the model's order, by name or number, e.g. 4,1,2. By default "
+        "matched by name.",
+        metavar="LIST",
+        parse=parse_names,
+        first=True,
+    )
+    nodata: float | None = setting(None, "The scene's nodata value. By default the one in the file.")
+    rescale: str | None = setting(
+        None,
+        "The scene's values that become the ends of the model's range; auto: each band's 2nd and 98th percentile; "
+        "off: take the values as they are. By default as the model's card says.",
+        metavar="MIN,MAX|auto|off",
+    )
+    reflectance: tuple[float, float] | None = setting(
+        None,
+        "For models that take reflectance: scale and offset that turn values into it, e.g. 0.0001,-0.1. By default "
+        "from the scene's metadata or recognised from its values, otherwise estimated; the log says which.",
+        metavar="SCALE,OFFSET",
+        parse=parse_reflectance,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadingSettings(PixelSettings, group="Reading"):
+    """How a scene becomes the model's input."""
+
+    match_gsd: bool | None = setting(
+        None,
+        "Read the scene at the model's ground sample distance, or never. By default only where the scene is finer.",
+        details="The map has the scene's grid either way.",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SceneSettings(ReadingSettings, group="Reading"):
+    """What a scene is made of, and how it becomes the model's input."""
+
+    asset: "AssetArgument | None" = setting(
+        None,
+        "STAC items: the asset that is the scene, or those that are its bands, by name or common name, e.g. "
+        "red,green,blue,nir. By default the only one with the role data.",
+        details="Bands of different resolution are brought onto the finest grid.",
+        metavar="NAMES",
+        parse=parse_names,
+    )
+    mask: "MaskArgument | None" = setting(
+        None,
+        "Where this raster, or asset of STAC items, has one of the values, the scene holds no data, e.g. "
+        "scl.tif:3,8,9,10.",
+        details='In Python `("scl.tif", [3, 8, 9, 10])`. It may have another resolution or CRS, but must cover the '
+        "scene.",
+        metavar="FILE:VALUES",
+        parse=parse_mask,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RegionSettings(Settings, group="Region"):
+    """Which pixels of a scene are mapped."""
+
+    bounds: Bounds | None = setting(
+        None,
+        "Map only this region, in the scene's CRS.",
+        metavar='"LEFT BOTTOM RIGHT TOP"',
+        parse=parse_bounds,
+        first=True,
+    )
+    aoi: PathLike | None = setting(
+        None, "Map only the inside of the polygons in this vector file.", first=True
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnsureSettings(Settings, group="Cleaning"):
+    """What becomes of pixels with low confidence."""
+
+    min_confidence: float = setting(
+        0.0,
+        "Pixels whose label has a lower probability than this, 0 to 1, become nodata in the map.",
+        metavar="P",
+        first=True,
+    )
+    unsure_class: bool = setting(
+        False, "With `min_confidence`: such pixels get a class of their own, unsure, instead of nodata."
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProductSettings(Settings, group="Products"):
+    """Which files are written next to the map, and how."""
+
+    confidence: PathLike | None = setting(
+        None,
+        "Also write the confidence, 0 to 254, as .tif.",
+        details="It is 255 x the probability of each label before cleaning.",
+        writes=MAP_SUFFIXES,
+        first=True,
+    )
+    polygons: PathLike | None = setting(
+        None,
+        "Also write polygons as .gpkg, .fgb, .parquet or .geojson.",
+        writes=(".gpkg", ".fgb", ".parquet", ".geojson", ".json"),
+        first=True,
+    )
+    min_area: float = setting(
+        0.0,
+        "Polygons: merge those smaller than this many square metres into their neighbours.",
+        metavar="M2",
+    )
+    simplify: float = setting(
+        0.0,
+        "Polygons: simplify borders by about this many metres; neighbours keep sharing them.",
+        metavar="M",
+    )
+    stats: PathLike | None = setting(
+        None, "Also write the area of each class as .json or .csv.", writes=(".json", ".csv"), first=True
+    )
+    stats_by: PathLike | None = setting(
+        None,
+        "Zonal statistics: with `stats` as .csv or .gpkg, write a row per polygon of this vector file; a pixel on a "
+        "border counts by its share inside.",
+        metavar="ZONES",
+    )
+    preview: PathLike | None = setting(
+        None, "Also write a picture of scene and map as .png.", writes=(".png",), first=True
+    )
+    web: PathLike | None = setting(
+        None,
+        "Also write a page that shows scene and map in a browser as .html.",
+        writes=(".html", ".htm"),
+        first=True,
+    )
+    co: Mapping[str, str] | None = setting(
+        None,
+        "Creation option of GDAL's COG driver; may be repeated.",
+        metavar="KEY=VALUE",
+        repeat=True,
+        parse=parse_creation_options,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSettings(EngineSettings, group="Running"):
+    """How a map is computed."""
+
+    overwrite: bool = setting(False, "Replace outputs that exist.", first=True)
+    resume: bool = setting(True, "Use the finished parts of an interrupted run.")
+    workers: int | None = setting(
+        None,
+        "Label with this many processes, each on its share of the cores.",
+        details="`max_memory` then applies to each of them.",
+    )
+    scheduler: "str | Cluster | None" = setting(
+        None,
+        "Label with the workers of this Dask scheduler.",
+        details="Scene and map must be on a disk that they share. In Python also a connected Cluster.",
+        metavar="ADDRESS",
+        parse=keep_text,
+    )
+    progress: OnProgress = setting(silent, "Called with reports of progress.", option=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SegmentSettings(
+    SceneSettings, RegionSettings, UnsureSettings, CleaningSettings, ProductSettings, RunSettings
+):
+    """Settings of a map."""
