@@ -201,7 +201,7 @@ class ClassifySummary:
 
 
 @takes(ClassifyArguments)
-def classify_images(arguments: ClassifyArguments) -> ClassifySummary:  # noqa: D417
+def classify_images(arguments: ClassifyArguments) -> ClassifySummary:
     """Label whole images and write a table with a row per image.
 
     Image files are converted to the model's bands, and scaled and cropped to its size if they have another.

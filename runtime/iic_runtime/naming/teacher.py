@@ -31,8 +31,8 @@ from iic_runtime.naming import SMOOTHING
 from iic_runtime.naming.clicks import Clicks, Observer, View
 from iic_runtime.naming.fitting import Judgement, advise, fit_head, unstandardised
 from iic_runtime.naming.name import choose_features, open_outputs
-from iic_runtime.options import Device
 from iic_runtime.naming.regression import Floats
+from iic_runtime.options import Device
 
 
 @dataclass(frozen=True)

@@ -212,9 +212,9 @@ def test_wrong_usage(scene: Path, model: Path, tmp_path: Path) -> None:
 
 
 def test_a_process_opens_a_model_once(model: Path) -> None:
-    from iic_runtime.segmenter import get_segmenter
     from iic_runtime.engine.base import EngineSpec
     from iic_runtime.model.file import ModelFile
+    from iic_runtime.segmenter import get_segmenter
 
     file = ModelFile.read(model)
     reads = []
