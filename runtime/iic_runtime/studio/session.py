@@ -21,10 +21,10 @@ from iic_geotools.products.assessment.figures import Assessment
 from iic_geotools.progress import OnProgress, silent
 from iic_geotools.scene.labels import class_text
 from iic_geotools.tiling import Rect
-from iic_runtime.engine.base import Device
 from iic_runtime.naming.name import NamedModel, name_model
 from iic_runtime.naming.suggestions import scene_files
 from iic_runtime.naming.teacher import Lesson, Teacher
+from iic_runtime.options import Device
 from iic_runtime.raster.segment import Summary, segment_raster
 from iic_runtime.studio.clicks import Click, read_clicks_file, suggest_colour, write_clicks
 from iic_runtime.studio.features import FeatureTiles

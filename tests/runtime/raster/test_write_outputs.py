@@ -203,12 +203,13 @@ def test_the_command_is_the_function(make_scene: MakeScene, model: Path, tmp_pat
     """Every option of the command is an argument of the function, by the same name, and the other way round."""
     from inspect import signature
 
+    from iic_geotools.cli.signature import CONTEXT, expand
     from iic_runtime.cli.segment_raster import segment_raster as command
 
-    own = {"verbose", "quiet", "progress_json", "traceback", "version"}
+    own = {"verbose", "quiet", "progress_json", "traceback", "version", CONTEXT}
     one, many = (set(signature(function).parameters) for function in (segment_raster, segment_rasters))
     functions = (one | many) - {"progress", "keep", "scene", "folder", "on_outcome", "arguments"}
-    assert set(signature(command).parameters) - own == functions
+    assert set(signature(expand(command)).parameters) - own == functions
 
 
 def test_progress_for_programs(make_scene: MakeScene, model: Path, tmp_path: Path) -> None:
