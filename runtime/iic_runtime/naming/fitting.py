@@ -55,6 +55,19 @@ class Samples:
     classes: int
     members: Sequence[Ints]
 
+    def condensed(self) -> "Samples":
+        """Return two rows for each click, its own pixel and the mean of its neighbours: a fit takes milliseconds."""
+        count = len(self.labels)
+        firsts = np.searchsorted(self.owner, np.arange(count))
+        means = np.add.reduceat(self.rows * self.weights[:, None], firsts)
+        return replace(
+            self,
+            rows=np.concatenate([self.rows[self.own_row], means]),
+            weights=np.full(2 * count, 0.5, np.float32),
+            owner=np.tile(np.arange(count), 2),
+            own_row=np.arange(count),
+        )
+
     def fit(
         self, clicks: NDArray[np.bool_], members: Sequence[Ints], networks: int, share: float, seed: int = 0
     ) -> Head:

@@ -135,7 +135,8 @@ class Teacher:
             names: Names of the classes.
             labels: Class of each click `[N]`, counted from 0 in the order of `names`.
             places: Row and column of each click `[N, 2]` on the teacher's grid.
-            full: Fit what `name_model` does, which takes seconds where there are many clicks.
+            full: Fit what `name_model` does, which takes seconds where there are many clicks. Without it, linear heads
+                are fitted to the clicks and the means of their neighbours.
 
         Raises:
             UsageError: A click lies outside the grid, or has no class.
@@ -143,7 +144,8 @@ class Teacher:
         """
         clicks = self._clicks(names, labels, places)
         observations = self._observer.observe(clicks)
-        head, judgement = fit_head(observations.samples, observations.standardised_scene, full=full)
+        samples = observations.samples if full else observations.samples.condensed()
+        head, judgement = fit_head(samples, observations.standardised_scene, full=full)
         return Lesson(
             classes=observations.clicks.names,
             head=unstandardised(head, observations.mean, observations.factor),

@@ -433,9 +433,9 @@ function stopAsking() {
 
 async function answer(name) {
   const { number } = asking;
-  if (name === null) skipped.add(number);
-  else if (!await act("answer", { number, name })) return;
-  ask();
+  skipped.add(number);
+  ask();  // the next one, while the answer is written
+  if (name !== null && !await act("answer", { number, name })) skipped.delete(number);
 }
 
 async function startAsking() {

@@ -1,0 +1,211 @@
+"""The page in a browser, from the first look at a scene to a map, as people use it."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import rasterio
+from support.browser import PROGRAM, Browser, open_browser
+from support.studio import EXAMPLE, Studio, run_studio
+
+from iic_geotools.scene.points import read_points, to_pixels
+from iic_runtime import name_model, segment_raster
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.slow,
+    pytest.mark.skipif(PROGRAM is None, reason="needs Chromium"),
+]
+CLICKS = EXAMPLE.with_name("clicks.geojson")
+NAMES = ("trees", "fields", "gravel", "town")
+SIZE = 1280, 800
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with open_browser(tmp_path_factory.mktemp("profile")) as running:
+        yield running
+
+
+@pytest.fixture
+def studio(tmp_path: Path, browser: Browser) -> Iterator[Studio]:
+    with run_studio(EXAMPLE, "-o", tmp_path / "example") as running:
+        browser.complaints.clear()
+        browser.requests.clear()
+        browser.open(running.address, *SIZE)
+        yield running
+
+
+def count(browser: Browser) -> int:
+    """The number of clicks that the page shows."""
+    counts = "[...document.querySelectorAll('#classes .count')].map(each => parseInt(each.textContent))"
+    return int(browser.evaluate(f"{counts}.reduce((sum, value) => sum + value, 0)"))
+
+
+def add_class(browser: Browser, name: str) -> None:
+    browser.evaluate("document.getElementById('name').focus()")
+    browser.call("Input.insertText", text=name)
+    press(browser, "Enter", "\r")
+    browser.wait(f"document.querySelector('#classes li.chosen .name')?.textContent === '{name}'")
+
+
+def press(browser: Browser, key: str, text: str = "") -> None:
+    browser.call("Input.dispatchKeyEvent", type="keyDown", key=key, text=text)
+    browser.call("Input.dispatchKeyEvent", type="keyUp", key=key)
+
+
+def position(browser: Browser, column: float, row: float) -> tuple[float, float]:
+    """Where the page shows a pixel of the example when all of the scene is shown."""
+    width, height = browser.evaluate("[canvas.clientWidth, canvas.clientHeight]")
+    with rasterio.open(EXAMPLE) as scene:
+        scale = min(width / scene.width, height / scene.height)
+        return width / 2 + (column - scene.width / 2) * scale, height / 2 + (row - scene.height / 2) * scale
+
+
+def click(browser: Browser, x: float, y: float) -> None:
+    """Click once, and wait until the page shows one click more."""
+    before = count(browser)
+    browser.mouse("mousePressed", x, y, clickCount=1)
+    browser.mouse("mouseReleased", x, y, clickCount=1)
+    for _ in range(600):
+        if count(browser) == before + 1:
+            return
+        time.sleep(0.05)
+    raise AssertionError((x, y, browser.evaluate("document.getElementById('status').textContent")))
+
+
+def test_four_classes_by_twenty_clicks_give_the_map_of_the_commands(
+    browser: Browser, studio: Studio, tmp_path: Path
+) -> None:
+    points = read_points(CLICKS)
+    with rasterio.open(EXAMPLE) as scene:
+        from iic_geotools.geobox import GeoBox
+
+        columns, rows = to_pixels(*points.on(scene.crs), GeoBox.of(scene))
+    for name in NAMES:
+        add_class(browser, name)
+        chosen = [index for index, each in enumerate(points.classes) if each == name][:5]
+        for index in chosen:
+            click(browser, *position(browser, columns[index], rows[index]))
+    assert count(browser) == 20
+    browser.wait("document.getElementById('accuracy').textContent.includes('recognised')")
+    browser.wait("document.body.dataset.milliseconds > 0")
+    browser.evaluate("document.getElementById('map').click()")
+    browser.wait("!document.getElementById('finished').hidden")
+    assert browser.evaluate("document.querySelectorAll('#areas tr').length") == 4
+    folder = tmp_path / "example"
+    name_model(None, folder / "clicks.gpkg", EXAMPLE, tmp_path / "model.onnx")
+    segment_raster(EXAMPLE, tmp_path / "map.tif", tmp_path / "model.onnx")
+    assert (folder / "model.onnx").read_bytes() == (tmp_path / "model.onnx").read_bytes()
+    assert (folder / "map.tif").read_bytes() == (tmp_path / "map.tif").read_bytes()
+    assert browser.complaints == []
+    served = [address for address in browser.requests if not address.startswith("data:")]
+    assert served
+    assert all(address.startswith(studio.address) for address in served)
+
+
+def status(browser: Browser) -> str:
+    return str(browser.evaluate("document.getElementById('status').textContent"))
+
+
+def test_keys_pen_and_fingers(browser: Browser, studio: Studio) -> None:
+    browser.evaluate("canvas.focus()")
+    press(browser, "Enter")
+    browser.wait("document.getElementById('status').textContent.includes('Add a class first')")
+    add_class(browser, "trees")
+    add_class(browser, "town")
+    browser.evaluate("canvas.focus()")
+    press(browser, "1", "1")
+    browser.wait("document.querySelector('#classes li.chosen .name').textContent === 'trees'")
+    press(browser, "Enter")  # at the cross, in the middle
+    browser.wait("document.querySelector('#classes .count').textContent === '1'")
+    press(browser, "ArrowRight")
+    press(browser, "Enter")
+    browser.wait("document.querySelector('#classes .count').textContent === '2'")
+    press(browser, "u", "u")
+    browser.wait("document.querySelector('#classes .count').textContent === '1'")
+    first, second = (state["place"] for state in studio.state()["clicks"] * 2)
+    assert first == second == [257.5, 201.5]
+    middle = position(browser, 257.5 + 40 / 1.83, 201.5)
+    browser.evaluate("document.querySelector('[data-zoom=\\'\\']').click()")
+    x, y = position(browser, 257.5, 201.5)
+    browser.mouse("mousePressed", x, y, clickCount=1)
+    browser.mouse("mouseReleased", x, y, clickCount=1)
+    browser.wait("!document.getElementById('delete').disabled")
+    press(browser, "Delete")
+    browser.wait("document.querySelector('#classes .count').textContent === '0'")
+    browser.evaluate("document.getElementById('draw').click()")
+    browser.mouse("mousePressed", *middle)
+    for step in range(1, 11):
+        browser.mouse("mouseMoved", middle[0] + 12 * step, middle[1])
+    browser.mouse("mouseReleased", middle[0] + 120, middle[1])
+    browser.wait("parseInt(document.querySelector('#classes .count').textContent) > 4")
+    press(browser, "u", "u")
+    browser.wait("document.querySelector('#classes .count').textContent === '0'")
+    browser.evaluate("document.getElementById('draw').click()")
+    click(browser, 5 + position(browser, 0, 0)[0], 300)
+    browser.mouse("mousePressed", 300, 5, clickCount=1)  # above the scene
+    browser.mouse("mouseReleased", 300, 5, clickCount=1)
+    browser.wait("document.getElementById('status').textContent.includes('outside the scene')")
+    assert count(browser) == 1
+    assert browser.complaints == [
+        "Failed to load resource: the server responded with a status of 409 (Conflict)"
+    ]
+
+
+def test_a_tablet_in_portrait(browser: Browser, studio: Studio) -> None:
+    browser.open(studio.address, 800, 1100, phone=True)
+    assert browser.evaluate("canvas.clientWidth") == 800
+    assert browser.evaluate("document.documentElement.scrollWidth") == 800
+    add_class(browser, "trees")
+    browser.touch("touchStart", (400, 300))
+    browser.touch("touchEnd")
+    browser.wait("document.querySelector('#classes .count').textContent === '1'")
+    before = browser.evaluate(
+        "document.getElementById('bar').textContent + document.getElementById('bar').style.width"
+    )
+    browser.touch("touchStart", (350, 300), (450, 300))
+    browser.touch("touchMove", (250, 300), (550, 300))
+    browser.touch("touchEnd")
+    after = browser.evaluate(
+        "document.getElementById('bar').textContent + document.getElementById('bar').style.width"
+    )
+    assert after != before
+    assert count(browser) == 1
+    heights = (
+        "[...document.querySelectorAll('button, select')].map(each => each.offsetHeight).filter(Boolean)"
+    )
+    assert browser.evaluate(f"Math.min(...{heights})") >= 28
+
+
+def test_every_control_has_a_name(browser: Browser, studio: Studio) -> None:
+    tree = browser.call("Accessibility.getFullAXTree")["nodes"]
+    controls = ("button", "radio", "checkbox", "slider", "textbox", "combobox", "spinbutton", "application")
+    nameless = [
+        node["role"]["value"]
+        for node in tree
+        if node.get("role", {}).get("value") in controls
+        and not node.get("ignored")
+        and not node.get("name", {}).get("value")
+    ]
+    assert nameless == []
+
+
+def test_questions_are_asked_without_showing_the_map(browser: Browser, studio: Studio) -> None:
+    for name, places in (("trees", [(60, 60), (220, 240)]), ("gravel", [(330, 120), (420, 330)])):
+        for column, row in places:
+            studio.act("add", name=name, places=[[column, row]])
+    browser.wait("!document.getElementById('map').disabled")
+    browser.evaluate("document.getElementById('map').click()")
+    browser.wait("!document.getElementById('finished').hidden && !document.getElementById('ask').disabled")
+    browser.evaluate("(document.getElementById('count').value = 10, document.getElementById('ask').click())")
+    browser.wait("!document.getElementById('question').hidden")
+    assert browser.evaluate("document.querySelector('#layers input:checked').value") == "none"
+    for answered in range(1, 10):
+        press(browser, "1", "1")
+        browser.wait(f"document.getElementById('answered').textContent.startsWith('{answered} of 10')")
+    browser.evaluate("document.getElementById('answers').children[2].click()")  # cannot tell
+    browser.wait("document.getElementById('question').hidden")
+    browser.evaluate("document.getElementById('result').click()")
+    browser.wait("document.getElementById('overall').textContent.includes('classified correctly')")
