@@ -30,8 +30,8 @@ from iic_train.config import TrainConfig
 from iic_train.data.base import Dataset
 from iic_train.data.training_data import open_dataset_of
 from iic_train.evaluation.evaluate import Evaluation, evaluate
-from iic_train.recipes.named import IMAGE_RECIPES, RASTER_RECIPES, train_recipe
-from iic_train.recipes.presets import preset
+from iic_train.recipes.recipe import Recipe
+from iic_train.recipes.registry import RECIPES, config_of, train_recipe
 from iic_train.runs import Run, load_run
 
 ROWS: dict[str, dict[str, Any]] = {
@@ -107,13 +107,14 @@ def settings(recipe: str, data: Path, run: Run | None) -> TrainConfig:
     """Return the settings whose trunk and views the baselines have."""
     if run is not None:
         return run.config
-    config = IMAGE_RECIPES.get(recipe) or preset(recipe)
+    config = config_of(recipe)
     return replace(config, data=replace(config.data, root=str(data.absolute())))
 
 
 def trained_run(recipe: str, data: Path, run: Path | None, kept: "Results") -> Run | None:
     """Return the run to compare with; the recipes on scenes are trained if there is none yet."""
-    if run is None and recipe in RASTER_RECIPES:
+    found = RECIPES.get(recipe)
+    if run is None and isinstance(found, Recipe) and found.scenes:
         run = kept.folder / recipe
         if not (run / "evaluation.json").exists():
             started = time.process_time()

@@ -38,7 +38,7 @@ from iic_train.finetune.heldout import HeldOut, pixel_logs
 from iic_train.finetune.pixel_runs import train_fold
 from iic_train.recipes.aerial import ZONES
 from iic_train.recipes.learnt import learnt_config
-from iic_train.recipes.named import LEARNT_RECIPES
+from iic_train.recipes.registry import LEARNT_RECIPES
 
 CROPS, PIXELS_PER_CROP = 1500, 60
 """What the random forest learns from: as many labelled pixels of as many crops, drawn as for the network."""

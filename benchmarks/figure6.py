@@ -20,7 +20,7 @@ from iic_train.config import TrainConfig
 from iic_train.evaluation.evaluate import EVALUATION, evaluate
 from iic_train.evaluation.plots import Series, colours, line_chart
 from iic_train.evaluation.report_page import chart_page
-from iic_train.recipes.mnist_small import CONFIG
+from iic_train.recipes.registry import config_of
 from iic_train.runs import load_run
 from iic_train.trainer import resume, train
 
@@ -57,11 +57,12 @@ def main() -> None:
 
 def settings(data: Path, clusters: int, epochs: int, steps: int | None) -> TrainConfig:
     """Return the settings of a run: those of mnist-small with one head, on the training part alone."""
+    small = config_of("mnist-small")
     return replace(
-        CONFIG,
+        small,
         preset="figure6",
-        data=replace(CONFIG.data, root=str(data.absolute()), overcluster=True),
-        network=replace(CONFIG.network, clusters_b=clusters, clusters_a=None),
+        data=replace(small.data, root=str(data.absolute()), overcluster=True),
+        network=replace(small.network, clusters_b=clusters, clusters_a=None),
         passes=("b",),
         epochs=epochs,
         steps=steps,

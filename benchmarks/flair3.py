@@ -27,9 +27,9 @@ from iic_train.data.survey import describe_scenes
 from iic_train.evaluation.kmeans import kmeans_baseline
 from iic_train.evaluation.metrics import Confusion, Counts, many_to_one, one_to_one, score
 from iic_train.models.networks import Network
-from iic_train.recipes.data_files import find_files
 from iic_train.recipes.flair3 import CHANNELS, CLASSES, MANY, THREE
 from iic_train.recipes.rasters import train_rasters
+from iic_train.recipes.recipe import find_files
 from iic_train.runs import Run
 
 ROWS = 64
@@ -88,7 +88,7 @@ def main() -> None:
         run = train_rasters(
             scenes,
             clusters,
-            replace(recipe.settings, seed=seed),
+            **{**recipe.changes, "seed": seed},
             runs=options.runs,
             name=f"flair3-{clusters}-{seed}-{stamp}",
             device="cpu",

@@ -25,8 +25,8 @@ import torch
 from iic_train.baselines.score import score_baseline
 from iic_train.evaluation.evaluate import Evaluation, evaluate
 from iic_train.evaluation.report import write_report
-from iic_train.recipes.mnist_small import CONFIG
 from iic_train.recipes.presets import preset
+from iic_train.recipes.registry import config_of
 from iic_train.trainer import train
 
 
@@ -47,12 +47,12 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=Path("data"))
     parser.add_argument("--runs", type=Path, default=Path("runs"))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--epochs", type=int, default=CONFIG.epochs)
+    parser.add_argument("--epochs", type=int, default=config_of("mnist-small").epochs)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--published", action="store_true", help="the published settings: hours per epoch")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    config = preset("mnist") if options.published else CONFIG
+    config = preset("mnist") if options.published else config_of("mnist-small")
     data = replace(config.data, root=str(options.data))
     config = replace(config, epochs=options.epochs, data=data)
     cpu = time.process_time()

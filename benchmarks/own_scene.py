@@ -13,7 +13,7 @@ import argparse
 import json
 import tempfile
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, pstdev
 from typing import Any
@@ -22,7 +22,7 @@ import torch
 
 from iic_train.evaluation.evaluate import evaluate
 from iic_train.evaluation.kmeans import kmeans_baseline
-from iic_train.recipes.rasters import DEFAULTS, train_rasters
+from iic_train.recipes.rasters import train_rasters
 
 FLAIR = ("ground=2,3,4", "building=1,18", "vegetation=6,7,8,9,10,11,12,15,16,17", "water=5")
 POLYGONS = ("built-up=1", "vegetation=2", "water=3")
@@ -77,9 +77,7 @@ def score(scene: LabelledScene, data: Path, times: int, seed: int, features: boo
     scenes, labels = (sorted(map(str, data.glob(pattern))) for pattern in (scene.scenes, scene.labels))
     if not scenes or len(scenes) != len(labels):
         raise SystemExit(f"{data} has {len(scenes)} scenes and {len(labels)} label rasters of {scene.name}.")
-    settings = replace(DEFAULTS, seed=seed)
-    if not features:
-        settings = replace(settings, epochs=1, steps=1)
+    settings = {"seed": seed} if features else {"seed": seed, "epochs": 1, "steps": 1}
     with tempfile.TemporaryDirectory() as folder:
         shares = [share(name, labels) for name in scene.classes]
         present = [name for name, part in zip(scene.classes, shares, strict=True) if part >= RAREST]
@@ -88,7 +86,7 @@ def score(scene: LabelledScene, data: Path, times: int, seed: int, features: boo
         run = train_rasters(
             scenes,
             clusters,
-            settings,
+            **settings,
             labels=labels,
             label_class=present,
             runs=Path(folder),

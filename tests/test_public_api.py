@@ -27,13 +27,12 @@ PUBLIC_NAMES = {
     },
     "iic_train": {
         *(
-            "Changes",
             "Network",
             "NetworkConfig",
-            "RasterSettings",
             "Run",
             "TrainConfig",
             "evaluate",
+            "find_run",
             "load_run",
         ),
         *("resume", "run_baseline", "train", "train_preset", "train_rasters", "train_recipe", "write_report"),

@@ -30,7 +30,7 @@ from iic_export.sample_images import sample_images
 from iic_export.stac import check_stac, write_stac
 from iic_export.tensorrt_build import EngineOptions, find_tensorrt, write_engine
 from iic_export.torch_to_onnx import with_outputs
-from iic_export.trained_head import TrainedHead, Weights, find_run, load_head
+from iic_export.trained_head import TrainedHead, Weights, load_head
 from iic_geotools.errors import MissingPackageError, UsageError
 from iic_geotools.files import check_absent, check_folder, check_name, check_suffix, write_atomically
 from iic_geotools.tiling import largest_read
@@ -39,6 +39,7 @@ from iic_runtime.model.card import Card, Precision
 from iic_runtime.model.engine_card import ENGINE_SUFFIX
 from iic_runtime.model.exported import record_export
 from iic_runtime.model.onnx_head import FEATURES, PROBABILITIES
+from iic_train.runs import find_run
 
 Format = Literal["onnx", "tensorrt"]
 PathLike = str | os.PathLike[str]

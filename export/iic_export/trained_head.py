@@ -2,9 +2,7 @@
 
 import logging
 import math
-import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal, cast, get_args
 
 from iic_geotools.errors import TrainingError, UsageError
@@ -12,7 +10,7 @@ from iic_runtime.model.card import PixelType
 from iic_train.config import TrainConfig
 from iic_train.finetune.image_runs import load_finetuned
 from iic_train.models.networks import Network
-from iic_train.runs import Checkpoint, Run, load_run, newest_run
+from iic_train.runs import Checkpoint, Run
 
 _LOG = logging.getLogger(__name__)
 
@@ -43,14 +41,6 @@ class TrainedHead:
     def config(self) -> TrainConfig:
         """The run's settings."""
         return self.run.config
-
-
-def find_run(run: str | os.PathLike[str] | None, runs: str | os.PathLike[str] = "runs") -> Run:
-    """Open a run folder given by its path or by its name under `runs`; by default the newest one there."""
-    if run is None:
-        return newest_run(Path(runs))
-    path, path_under_runs = Path(run), Path(runs) / run
-    return load_run(path_under_runs if not path.exists() and path_under_runs.is_dir() else path)
 
 
 Weights = Checkpoint | Literal["finetuned"]

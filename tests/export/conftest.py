@@ -40,6 +40,7 @@ def exported(trained: TrainedScene, tmp_path_factory: pytest.TempPathFactory) ->
 @pytest.fixture(scope="session")
 def head(trained: TrainedScene) -> "TrainedHead":
     """The run's best sub-head."""
-    from iic_export.trained_head import find_run, load_head
+    from iic_export.trained_head import load_head
+    from iic_train.runs import find_run
 
     return load_head(find_run(trained.run))

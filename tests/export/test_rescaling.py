@@ -19,7 +19,7 @@ from iic_runtime import segment_raster
 from iic_runtime.model.select import find_model
 from iic_runtime.raster.model_input import choose_reading
 from iic_train.evaluation.evaluate import evaluate
-from iic_train.recipes.rasters import RasterSettings, train_rasters
+from iic_train.recipes.rasters import train_rasters
 from iic_train.runs import Run, load_run
 from iic_train.trainer import resume
 
@@ -39,7 +39,14 @@ def run(trained: TrainedScene, tmp_path_factory: pytest.TempPathFactory) -> Run:
     return train_rasters(
         [str(trained.scene), str(other)],
         3,
-        RasterSettings(rescale="auto", reduce=1, size=24, epochs=2, steps=6, batch=8, sub_heads=2, radius=1),
+        rescale="auto",
+        reduce=1,
+        size=24,
+        epochs=2,
+        steps=6,
+        batch=8,
+        sub_heads=2,
+        radius=1,
         labels=[str(labels)] * 2,
         runs=folder / "runs",
         name="stretch",

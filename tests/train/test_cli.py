@@ -19,9 +19,9 @@ from iic_train.data.scene_reader import Scenes
 from iic_train.data.survey import sample_constants
 from iic_train.models.registry import NETWORKS
 from iic_train.recipes import flair3, mnist_small
-from iic_train.recipes.named import IMAGE_RECIPES, RASTER_RECIPES, RECIPES
 from iic_train.recipes.presets import PRESETS, UNSUPERVISED
-from iic_train.recipes.rasters import DEFAULTS, choose_settings
+from iic_train.recipes.rasters import choose_settings
+from iic_train.recipes.registry import RECIPES
 from iic_train.runs import load_run, newest_run
 
 pytestmark = pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
@@ -42,7 +42,7 @@ def test_every_preset_trains_on_files_of_the_true_layout(
     monkeypatch.setitem(NETWORKS, "6c", ("vgg", (4, 8, 8, 8)))
     MAKERS[name](tmp_path / "data")
     accept_checksums(tmp_path / "data", monkeypatch)
-    dense = UNSUPERVISED[name].network == "10a"
+    dense = UNSUPERVISED[name]["network"] == "10a"
     options = ["--data", str(tmp_path / "data"), "--runs", str(tmp_path / "runs"), "--name", "run"]
     options += ["--network", "edge-8"] if dense else ["--repeats", "2", "--clusters", "12"]
     options += ["--overcluster"] if overcluster else []
@@ -210,11 +210,12 @@ def test_labels_change_nothing_about_training(tmp_path: Path) -> None:
         ),
         (["evaluate", "nowhere"], 1, "not a run folder"),
         (["rasters", "a.tif"], 2, "classes"),
-        (["rasters", "x.tif", "--classes", "3", "--gsd", "abc"], 2, "not two numbers MIN,MAX"),
+        (["rasters", "x.tif", "--classes", "3", "--gsd", "abc"], 2, "takes two numbers MIN,MAX"),
         (["rasters", "x.tif", "--classes", "3", "--gsd", "2,1"], 2, "MIN not above MAX"),
         (["recipe", "soup"], 2, "There is no recipe soup"),
         (["recipe", "flair3", "--data", "nowhere"], 1, "name another folder with --data"),
-        (["potsdam", "--download"], 2, "--download does not know potsdam"),
+        (["potsdam", "--download"], 2, "No such option: --download"),
+        (["evaluate", "nowhere", "--runs", "elsewhere"], 1, "not a run folder"),
     ],
 )
 def test_bad_input_is_one_sentence_and_the_right_code(
@@ -234,17 +235,18 @@ def test_help_does_not_load_torch() -> None:
 def test_help_of_a_preset_shows_its_settings(name: str) -> None:
     published = UNSUPERVISED[name]
     shown = " ".join(call(name, "--help").replace("│", " ").split())
-    assert f"images of {published.size} pixels" in shown
-    for value in (published.network, published.epochs, published.batch, published.lr):
-        assert f"[default: ({value}" in shown
+    size = published.get("size") or published["image_size"]
+    assert f"images of {size} pixels" in shown
+    for setting in ("network", "epochs", "batch", "patience", "clusters"):
+        assert f"[default: ({published[setting]}" in shown
 
 
 def test_help_of_rasters_shows_its_settings() -> None:
     shown = " ".join(call("rasters", "--help").replace("│", " ").split())
-    rules = choose_settings(DEFAULTS, 2, 10.0)
-    assert f"[default: {DEFAULTS.network}]" in shown
-    for value in (rules.size, rules.epochs, rules.batch, rules.lr, rules.colour_jitter):
-        assert f"[default: ({value};" in shown
+    rules = choose_settings("bank", 2, 10.0)
+    assert "[default: (bank)]" in shown
+    for setting in ("size", "epochs", "batch", "lr", "colour_jitter"):
+        assert f"[default: ({rules[setting]};" in shown
 
 
 def test_version() -> None:
@@ -257,7 +259,8 @@ def test_recipes_are_listed() -> None:
 
 def test_the_small_recipe_of_mnist_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_mnist(tmp_path / "data")
-    monkeypatch.setitem(IMAGE_RECIPES, "mnist-small", replace(mnist_small.CONFIG, steps=1, batch=4))
+    changes = {**mnist_small.DIGITS.changes, "steps": 1, "batch": 4}
+    monkeypatch.setitem(RECIPES, "mnist-small", replace(mnist_small.DIGITS, changes=changes))
     options = [
         "--data",
         str(tmp_path / "data"),
@@ -280,8 +283,8 @@ def test_the_recipe_of_flair3_finds_scenes_and_labels(
         raster, labels = scene(tmp_path / f"{zone}.tif")
         Path(raster).rename(tmp_path / f"{zone}_rgbir.tif")
         assert labels == str(tmp_path / f"{zone}_label.tif")
-    small = replace(flair3.THREE, settings=replace(flair3.THREE.settings, steps=1, size=16))
-    monkeypatch.setitem(RASTER_RECIPES, "flair3", small)
+    small = replace(flair3.THREE, changes={**flair3.THREE.changes, "steps": 1, "size": 16})
+    monkeypatch.setitem(RECIPES, "flair3", small)
     call("recipe", "flair3", "--data", str(tmp_path), "--runs", str(tmp_path / "runs"), "--epochs", "1")
     run = newest_run(tmp_path / "runs")
     assert run.id.startswith("flair3-")

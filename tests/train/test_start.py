@@ -10,17 +10,11 @@ from support.scenes import write_raster
 
 from iic_geotools.errors import UsageError
 from iic_train.losses.objective import iic_loss, iic_loss_at_masses
-from iic_train.recipes.rasters import (
-    DEFAULTS,
-    RasterSettings,
-    choose_reduction,
-    choose_settings,
-    train_rasters,
-)
+from iic_train.recipes.rasters import choose_reduction, choose_settings, train_rasters
 from iic_train.runs import Run, load_run
 from iic_train.trainer import resume
 
-QUICK = RasterSettings(epochs=2, steps=2, batch=4, size=16)
+QUICK = {"epochs": 2, "steps": 2, "batch": 4, "size": 16}
 SIDE = 160
 
 
@@ -40,7 +34,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, np.ndarray]:
 @pytest.fixture(scope="module")
 def run(scene: tuple[Path, np.ndarray], tmp_path_factory: pytest.TempPathFactory) -> Run:
     return train_rasters(
-        [str(scene[0])], 3, QUICK, runs=tmp_path_factory.mktemp("runs"), name="a", device="cpu"
+        [str(scene[0])], 3, **QUICK, runs=tmp_path_factory.mktemp("runs"), name="a", device="cpu"
     )
 
 
@@ -64,8 +58,8 @@ def test_a_rare_material_has_a_cluster_of_its_own(run: Run, scene: tuple[Path, n
 def test_a_resumed_run_equals_one_that_was_not_interrupted(
     run: Run, scene: tuple[Path, np.ndarray], tmp_path: Path
 ) -> None:
-    settings = RasterSettings(epochs=1, steps=2, batch=4, size=16)
-    train_rasters([str(scene[0])], 3, settings, runs=tmp_path, name="b", device="cpu")
+    settings = {**QUICK, "epochs": 1}
+    train_rasters([str(scene[0])], 3, **settings, runs=tmp_path, name="b", device="cpu")
     resumed = resume(tmp_path / "b", epochs=2, device="cpu")
     weights, same = load_run(run.path).network("last").state_dict(), resumed.network("last").state_dict()
     # The learning rate falls over another number of epochs; what the start found is the same.
@@ -88,12 +82,12 @@ def _entropy(masses: torch.Tensor) -> torch.Tensor:
 
 
 def test_rules_follow_from_the_resolution() -> None:
-    coarse, fine = (choose_settings(DEFAULTS, 5, gsd) for gsd in (10.0, 0.8))
-    assert (coarse.colour_jitter, coarse.vegetation_jitter) == (0.3, 0.0)
-    assert fine.colour_jitter == 1.0
-    assert fine.vegetation_jitter
-    other = choose_settings(RasterSettings(network="edge-8", epochs=7), 5, 10.0)
-    assert (other.clusters_a, other.epochs) == (20, 7)
+    coarse, fine = (choose_settings("bank", 5, gsd) for gsd in (10.0, 0.8))
+    assert (coarse["colour_jitter"], coarse["vegetation_jitter"]) == (0.3, 0.0)
+    assert fine["colour_jitter"] == 1.0
+    assert fine["vegetation_jitter"]
+    other = choose_settings("edge-8", 5, 10.0)
+    assert (other["clusters_a"], other["epochs"]) == (20, 20)
 
 
 @pytest.mark.parametrize(("pixel_size", "reduce"), [(0.2, 4), (0.5, 2), (0.8, 1), (10.0, 1), (None, 1)])
@@ -103,12 +97,17 @@ def test_fine_scenes_are_read_at_a_working_resolution(pixel_size: float | None, 
 
 def test_features_need_head_a(scene: tuple[Path, np.ndarray], tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="clusters_a"):
-        train_rasters([str(scene[0])], 3, RasterSettings(clusters_a=0), runs=tmp_path)
+        train_rasters([str(scene[0])], 3, clusters_a=0, runs=tmp_path)
+
+
+def test_settings_that_do_not_exist_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no setting epoch: did you mean `epochs`"):
+        train_rasters(["missing.tif"], 3, epoch=3, runs=tmp_path)
 
 
 def test_what_was_chosen_is_said(scene: tuple[Path, np.ndarray], tmp_path: Path, caplog: Any) -> None:
     with caplog.at_level("INFO", "iic_train"):
-        train_rasters([str(scene[0])], 3, QUICK, runs=tmp_path, name="a", device="cpu")
+        train_rasters([str(scene[0])], 3, **QUICK, runs=tmp_path, name="a", device="cpu")
     (sentence,) = [message for message in caplog.messages if message.startswith("Settings for")]
     assert "network bank, 3 clusters and 64 of head A; 2 x 2 steps of 4 windows of 16 px" in sentence
     assert any(message.startswith("epoch 2/2, ") for message in caplog.messages)

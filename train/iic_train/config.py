@@ -1,15 +1,23 @@
-"""All settings of a run as plain values, each default once: what `config.json` holds. Nothing here needs PyTorch."""
+"""All settings of a run, each declared once: what `config.json` holds, and what recipes and options change.
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+A recipe or a command changes a config by a dictionary of settings (`change`). Nothing here needs PyTorch.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from difflib import get_close_matches
 from typing import Any, Literal, TypeVar, cast
 
 from iic_geotools.errors import TrainingError, UsageError
+from iic_geotools.option_texts import parse_names, parse_number_range
+from iic_geotools.progress import OnProgress, silent
+from iic_geotools.settings import PathLike, Settings, names, setting
 from iic_train.finetune.settings import FinetuneConfig, Rescaling
 from iic_train.models.registry import HeadName, NetworkConfig
 from iic_train.views.settings import DensePairs, ImagePairs, Photometry
 
 Amp = Literal["off", "bf16", "fp16"]
+Device = Literal["auto", "cpu", "cuda"]
 Schedule = Literal["constant", "cosine"]
 Start = Literal["random", "kmeans"]
 Baseline = Literal["random", "kmeans", "spectral", "triplets", "deepcluster", "sift", "isola", "doersch"]
@@ -29,8 +37,13 @@ RENAMED = {"until_settled": "patience"}
 """Settings of older run folders that have another name now."""
 
 
+def parse_tuple(text: str, name: str) -> tuple[str, ...]:
+    """Read names that are separated by commas."""
+    return tuple(parse_names(text, name))
+
+
 @dataclass(frozen=True)
-class DataConfig:
+class DataConfig(Settings, group="Reading"):
     """Where the images come from: a data set of the paper by name, or `rasters`.
 
     Attributes:
@@ -41,14 +54,6 @@ class DataConfig:
         scenes: Rasters to train on.
         labels: Label rasters, one per scene, for evaluation only.
         label_classes: Classes of the label rasters as NAME=VALUE,VALUE...; if empty, every value is a class.
-        bands: Band of the scenes for each channel, by name or number; if empty, bands are found by the channels' names.
-        nodata: Value that means no data, instead of what the files say.
-        reduce: Factor by which the resolution is coarser than that of the scenes.
-        gsd: Range of ground resolutions in metres to train at, instead of `reduce`: all that whole numbers of pixels
-            make.
-        pixel_size: Side of a pixel in metres, for scenes that do not say it.
-        rescale: "auto" brings every scene to 0..255 by the percentiles of each of its bands, "reflectance" to
-            reflectance x 10000.
     """
 
     name: str
@@ -58,54 +63,81 @@ class DataConfig:
     scenes: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()
     label_classes: tuple[str, ...] = ()
-    bands: tuple[str, ...] = ()
-    nodata: float | None = None
-    reduce: int = 1
-    gsd: tuple[float, float] | None = None
-    pixel_size: float | None = None
-    rescale: Rescaling | None = None
+    bands: tuple[str, ...] = setting(
+        (),
+        "Bands to use, by name or number, e.g. red,green,blue,nir; all by default.",
+        metavar="LIST",
+        parse=parse_tuple,
+        first=True,
+    )
+    nodata: float | None = setting(None, "Nodata value, instead of what the files say.")
+    reduce: int = setting(
+        1,
+        "Train at a resolution coarser by this factor. By default scenes finer than 0.8 m are brought to about that.",
+    )
+    gsd: tuple[float, float] | None = setting(
+        None,
+        "Train at all ground sample distances in this range, in metres.",
+        details="All that whole numbers of pixels make; instead of `reduce`.",
+        metavar="MIN,MAX",
+        parse=parse_number_range,
+    )
+    pixel_size: float | None = setting(
+        None, "Side of a pixel, for scenes that do not state it.", metavar="METRES"
+    )
+    rescale: Rescaling | None = setting(
+        None, "Bring every scene to one range by the percentiles of its bands, or to reflectance."
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkSettings(Settings, group="Network"):
+    """What is changed about the network of a config."""
+
+    network: str = setting("", "Name of a network of the same kind.", metavar="NAME", first=True)
+    clusters_a: int = setting(0, "Number of clusters of the overclustering head; 0 leaves it out.")
+    sub_heads: int = setting(1, "Number of sub-heads of each head.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadSettings(NetworkSettings, group="Network"):
+    """The same, with the number of clusters."""
+
+    clusters: int = setting(2, "Number of clusters of the main head.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Augmentation(Settings, group="Augmentation"):
+    """How differently the two views of a scene show the same ground."""
+
+    colour_jitter: float = setting(1.0, "Strength of the photometric augmentation.")
+    vegetation_jitter: float = setting(1.0, "How much drier or greener plants may be in a view.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Execution(Settings, group="Run"):
+    """Where a run is written, and what computes it."""
+
+    runs: PathLike = setting("runs", "Folder of the run folders.")
+    name: str | None = setting(None, "Name of the run folder; by default preset and time.")
+    device: Device = setting("auto", "Device to compute on.", first=True)
+    workers: int | None = setting(
+        None,
+        "Number of processes that read ahead; 0 reads between steps. By default 0 on a CPU, and all cores but one for "
+        "a GPU.",
+    )
+    progress: OnProgress = setting(silent, "Function that takes reports of progress.", option=False)
 
 
 @dataclass(frozen=True)
-class TrainConfig:
-    """All settings of a run.
+class TrainConfig(Settings, group="Training"):
+    """All settings of a run: what `config.json` holds, and what recipes and options change.
 
     Attributes:
         preset: Name that the run folder starts with.
         data: What is trained on.
         network: What is trained.
         pairs: How pairs of views are made.
-        size: Side of the windows that are cut for segmentation. None for clustering, where `pairs` cuts.
-        passes: Passes over the data that make an epoch, each naming the heads it trains: ("a", "b") trains
-            them in turn, ("ab",) both at every step.
-        epochs: Number of epochs to train.
-        patience: Early-stopping patience in epochs: training stops when so many have lowered the loss on the fixed
-            pairs by less than half a percent. None means to train all `epochs`.
-        batch: Number of pairs per step, over all processes.
-        micro_batch: Number of pairs that a process puts through the network at once. None means its share of the batch.
-            Fewer take less memory and more time; loss and gradient are those of the batch, but batch norm normalises
-            each part on its own.
-        repeats: Number of second views for each first view.
-        steps: Largest number of steps per pass. None means all of the data.
-        lr: Learning rate of Adam.
-        schedule: Whether the learning rate stays constant or falls to zero along a cosine.
-        entropy_weight: Weight of the entropy in the loss of head B; above 1 it favours clusters of equal size.
-        entropy_weight_a: The same for head A.
-        entropy_warmup: Part of training over which the weight of head B moves from 1 to `entropy_weight`. A weight
-            below 1 allows clusters of unequal size, but from the start it would let some of them die.
-        radius: Largest displacement between paired pixels.
-        collapsed: Whether the joint is summed over displacements before information is taken.
-        cells: Whether the loss is taken on the coarser grid of the trunk, with the radius in its cells, which is much
-            cheaper.
-        margin: Number of pixels along the edges of a window that are left out of the loss. Near the edge a network
-            partly labels the edge itself, which all views share and no map has.
-        chunk: Number of images that are correlated at once. None means as many as memory allows.
-        selection_steps: Number of batches of fixed pairs on which epochs and sub-heads are compared, without labels.
-        evaluation_images: Number of labelled images on which accuracy is followed during training; 0 turns it off.
-        seed: Seed of everything that is random.
-        amp: Precision of the network on CUDA. The loss is always computed in float32.
-        compile: Whether the network is compiled.
-        start: Where training starts: at random weights, or with head B at k-means centres of a `bank` network.
         finetune: How the network learns from labels; None if it learns without.
     """
 
@@ -113,30 +145,73 @@ class TrainConfig:
     data: DataConfig
     network: NetworkConfig
     pairs: DensePairs | ImagePairs
-    size: int | None
-    passes: tuple[str, ...] = ("a", "b")
-    epochs: int = 100
-    patience: int | None = None
-    batch: int = 60
-    micro_batch: int | None = None
-    repeats: int = 1
-    steps: int | None = None
-    lr: float = 1e-4
-    schedule: Schedule = "constant"
-    entropy_weight: float = 1.0
-    entropy_weight_a: float = 1.0
-    entropy_warmup: float = 0.0
-    radius: int = 10
-    collapsed: bool = False
-    cells: bool = False
-    margin: int = 0
-    chunk: int | None = None
-    selection_steps: int = 20
-    evaluation_images: int = 2000
-    seed: int = 0
-    amp: Amp = "off"
-    compile: bool = False
-    start: Start = "random"
+    size: int | None = setting(
+        None,
+        "Side of the windows that are cut for segmentation.",
+        details="None for clustering, where `pairs` cuts.",
+        metavar="PX",
+    )
+    passes: tuple[str, ...] = setting(
+        ("a", "b"),
+        "Heads that each pass of an epoch trains: a,b in turn, ab both at every step.",
+        metavar="HEADS",
+        parse=parse_tuple,
+    )
+    epochs: int = setting(100, "Number of epochs to train.", first=True)
+    patience: int | None = setting(
+        None,
+        "Early-stopping patience in epochs; 0 trains all epochs.",
+        details="Training stops when so many have lowered the loss on the fixed pairs by less than half a percent.",
+        metavar="EPOCHS",
+    )
+    batch: int = setting(60, "Number of pairs per step, over all processes.", first=True)
+    micro_batch: int | None = setting(
+        None,
+        "Number of pairs that pass the network at once, to save memory.",
+        details="Per process; by default its share of the batch. Loss and gradient are those of the batch, but batch "
+        "norm normalises each part on its own.",
+    )
+    repeats: int = setting(1, "Number of second views for each first one.")
+    steps: int | None = setting(None, "Largest number of steps per pass; by default all of the data.")
+    lr: float = setting(1e-4, "Learning rate of Adam.", first=True)
+    schedule: Schedule = setting("constant", "Keep the learning rate, or let it fall to zero along a cosine.")
+    entropy_weight: float = setting(
+        1.0, "Entropy weight of head B; above 1 favours clusters of equal size.", first=True
+    )
+    entropy_weight_a: float = setting(1.0, "Entropy weight of head A.", option=False)
+    entropy_warmup: float = setting(
+        0.0,
+        "Fraction of training over which the entropy weight ramps from 1.",
+        details="A weight below 1 allows clusters of unequal size, but from the start it would let some of them die.",
+    )
+    radius: int = setting(10, "Largest displacement of paired pixels.", metavar="PX")
+    collapsed: bool = setting(
+        False, "Sum the joint over displacements before information is taken.", option=False
+    )
+    cells: bool = setting(
+        False, "Take the loss on the coarser grid of the trunk, with the radius in its cells.", option=False
+    )
+    margin: int = setting(
+        0,
+        "Pixels along the edges of a window that are left out of the loss.",
+        details="Near the edge a network partly labels the edge itself, which all views share and no map has.",
+        metavar="PX",
+    )
+    chunk: int | None = setting(
+        None, "Number of images correlated at once; by default as many as memory allows.", option=False
+    )
+    selection_steps: int = setting(
+        20, "Batches of fixed pairs on which epochs and sub-heads are compared, without labels.", option=False
+    )
+    evaluation_images: int = setting(
+        2000, "Labelled images on which accuracy is followed during training; 0 turns it off.", option=False
+    )
+    seed: int = setting(0, "Seed of everything that is random.", first=True)
+    amp: Amp = setting("off", "Precision of the network on CUDA; the loss is always float32.")
+    compile: bool = setting(False, "Compile the network.")
+    start: Start = setting(
+        "random", "Random initialisation, or head B at k-means centres of a `bank` network.", option=False
+    )
     finetune: FinetuneConfig | None = None
 
     def __post_init__(self) -> None:
@@ -223,6 +298,60 @@ class TrainConfig:
         if data.get("finetune") is not None:
             nested["finetune"] = FinetuneConfig.from_json(data["finetune"])
         return _from_plain(cls, {**data, **nested})
+
+
+def change(config: TrainConfig, changes: Mapping[str, Any]) -> TrainConfig:
+    """Return a config with other settings.
+
+    Args:
+        config: The config.
+        changes: Settings of `TrainConfig` and `HeadSettings` by name. Another `network` has its own widths, image pairs
+            set the size of the images, and without `clusters_a` the passes of head A are left out.
+
+    Raises:
+        UsageError: There is no such setting, or the changed settings do not go together.
+    """
+    known = {field.name for field in fields(TrainConfig)} - {"network"}
+    heads = {
+        "network": "name",
+        "clusters": "clusters_b",
+        "clusters_a": "clusters_a",
+        "sub_heads": "sub_heads",
+    }
+    check_names(changes, (*known, *heads))
+    if config.network.clusters_a is None and changes.get("clusters_a"):
+        raise UsageError("Overclustering has one head: `clusters_a` does not go with `overcluster`.")
+    own = {name: value for name, value in changes.items() if name in known}
+    network = {heads[name]: value for name, value in changes.items() if name in heads}
+    if "network" in changes:
+        network["widths"] = ()
+    if changes.get("clusters_a") == 0:
+        network["clusters_a"] = None
+        passes = (heads.replace("a", "") for heads in config.passes)
+        own.setdefault("passes", tuple(heads for heads in passes if heads))
+    if isinstance(pairs := own.get("pairs"), ImagePairs):
+        network["size"] = pairs.size
+    own["patience"] = own.get("patience", config.patience) or None
+    return replace(config, network=replace(config.network, **network), **own)
+
+
+def take(kind: type[Settings], settings: dict[str, Any]) -> dict[str, Any]:
+    """Take the settings of a class out of others and return them."""
+    return {name: settings.pop(name) for name in names(kind) if name in settings}
+
+
+def check_names(settings: Mapping[str, Any], known: Iterable[str]) -> None:
+    """Refuse settings that do not exist.
+
+    Raises:
+        UsageError: A name is not known.
+    """
+    known = sorted(known)
+    for name in settings:
+        if name not in known:
+            near = get_close_matches(name, known, 1)
+            hint = f"did you mean `{near[0]}`?" if near else f"choose from {', '.join(known)}."
+            raise UsageError(f"There is no setting {name}: {hint}")
 
 
 def _from_plain(kind: type[Plain], data: Mapping[str, Any]) -> Plain:

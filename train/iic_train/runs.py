@@ -36,6 +36,7 @@ from safetensors.torch import load_file, save
 
 from iic_geotools.errors import TrainingError, UsageError
 from iic_geotools.files import replacement, write_atomically
+from iic_geotools.settings import PathLike
 from iic_train.config import TrainConfig
 from iic_train.data.base import Dataset
 from iic_train.models.networks import Network
@@ -213,6 +214,18 @@ def newest_run(runs: Path = Path("runs")) -> Run:
             f"There is no run in {runs}: train one first, or name another folder with `runs`."
         )
     return load_run(max(folders, key=lambda folder: (folder / CONFIG).stat().st_mtime))
+
+
+def find_run(run: PathLike | None = None, runs: PathLike = "runs") -> Run:
+    """Open a run folder given by its path, or by its name under `runs`; by default the newest one there.
+
+    Raises:
+        TrainingError: There is none.
+    """
+    if run is None:
+        return newest_run(Path(runs))
+    path, path_under_runs = Path(run), Path(runs) / run
+    return load_run(path_under_runs if not path.exists() and path_under_runs.is_dir() else path)
 
 
 def load_weights(path: Path) -> tuple[Network, Choice]:

@@ -13,7 +13,7 @@ import math
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,8 @@ import torch
 
 from iic_geotools.errors import DataError, TrainingError, UsageError
 from iic_geotools.progress import OnProgress, silent
-from iic_train.config import TrainConfig
+from iic_geotools.settings import takes
+from iic_train.config import Execution, TrainConfig
 from iic_train.data.loader import Batch, Loader, Source, steps_of
 from iic_train.data.survey import Survey
 from iic_train.data.training_data import TrainingData, open_training_data
@@ -65,45 +66,41 @@ SAVE_SECONDS = 600.0
 """Time after which a run is saved within an epoch."""
 
 
-def train(
-    config: TrainConfig,
-    *,
-    runs: Path = Path("runs"),
-    name: str | None = None,
-    device: str = "auto",
-    workers: int | None = None,
-    download: bool = False,
-    survey: Survey | None = None,
-    progress: OnProgress = silent,
-) -> Run:
-    """Train as `config` says in a new run folder.
+@dataclass(frozen=True)
+class TrainArguments(Execution):
+    """Arguments of `train`."""
+
+    config: TrainConfig
+    download: bool = False
+    survey: Survey | None = None
+
+
+@takes(TrainArguments)
+def train(arguments: TrainArguments) -> Run:  # noqa: D417
+    """Train as a config says in a new run folder.
 
     Args:
         config: All settings.
-        runs: Folder of the run folders.
-        name: Name of the new run folder; by default preset and time.
-        device: `auto`, `cpu` or `cuda`.
-        workers: Number of processes that read ahead; 0 reads between the steps. By default none on a CPU, and all
-            cores but one for a GPU.
         download: Download the data set if it is missing.
         survey: What is already known about the scenes of a run on rasters.
-        progress: Function that takes reports of progress.
 
     Raises:
         DataError: The data is missing or damaged.
         TrainingError: The loss is no longer finite.
         DeviceError: There is no GPU, or its memory is full.
     """
-    with join_ranks(device) as (ranks, chosen):
+    config, runs, name = arguments.config, Path(arguments.runs), arguments.name
+    with join_ranks(arguments.device) as (ranks, device):
+        progress = arguments.progress if ranks.first else silent
         with first_on_machine(ranks):  # downloads, or cuts tiles into chips
             data = open_training_data(
-                config, survey=survey, download=download, progress=progress if ranks.first else silent
+                config, survey=arguments.survey, download=arguments.download, progress=progress
             )
         if ranks.first:
             run = create_run(config, data.facts, runs, name)
         else:
             run = Run(runs, name or "", config, data.facts, {})  # only the first rank writes
-        return _run_trainer(run, data, chosen, ranks, workers, progress)
+        return _run_trainer(run, data, device, ranks, arguments.workers, progress)
 
 
 def resume(

@@ -11,9 +11,9 @@ for commands that change a preset.
 
 import inspect
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import wraps
 from typing import Annotated, Any, get_args, get_type_hints
 
@@ -30,9 +30,17 @@ _ARGUMENT = re.compile(r"`([a-z][a-z0-9_]*)`")
 
 @dataclass(frozen=True)
 class Given:
-    """Marks a parameter that takes those settings of a class that the user gives, as a dictionary."""
+    """Marks a parameter that takes those settings of a class that the user gives, as a dictionary.
+
+    Attributes:
+        kind: The class.
+        only: The settings that are options; by default all.
+        shown: What help shows as the default of a setting.
+    """
 
     kind: type[Settings]
+    only: tuple[str, ...] = ()
+    shown: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -43,10 +51,11 @@ class _Expanded:
     kind: type[Settings]
     only_given: bool
     entries: tuple[Described, ...]
+    shown: Mapping[str, str] = field(default_factory=dict)
 
     def options(self) -> Iterator[inspect.Parameter]:
         for entry in self.entries:
-            yield _parameter(entry, self.only_given)
+            yield _parameter(entry, self.only_given, self.shown.get(entry.name))
 
     def collect(self, values: dict[str, Any]) -> Any:
         """Take this parameter's options out of `values` and return its own value."""
@@ -102,7 +111,8 @@ def _expanded(name: str, hint: Any) -> _Expanded | None:
         return _Expanded(name, hint, False, _entries(hint))
     for mark in get_args(hint)[1:]:
         if isinstance(mark, Given):
-            return _Expanded(name, mark.kind, True, _entries(mark.kind))
+            entries = [entry for entry in _entries(mark.kind) if not mark.only or entry.name in mark.only]
+            return _Expanded(name, mark.kind, True, tuple(entries), mark.shown)
     return None
 
 
@@ -119,7 +129,7 @@ def option_name(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def _parameter(entry: Described, only_given: bool) -> inspect.Parameter:
+def _parameter(entry: Described, only_given: bool, text: str | None = None) -> inspect.Parameter:
     about = entry.about
     shown = None if only_given or about.parse else entry.default
     kind = list[entry.kind] if about.repeat else entry.kind  # type: ignore[name-defined]
@@ -128,7 +138,7 @@ def _parameter(entry: Described, only_given: bool) -> inspect.Parameter:
         help=_ARGUMENT.sub(lambda match: option_name(match[1]), about.help),
         metavar=about.metavar,
         envvar=about.envvar,
-        show_default=bool(shown),
+        show_default=text or bool(shown),
         rich_help_panel=None if about.first else entry.group,
     )
     return inspect.Parameter(

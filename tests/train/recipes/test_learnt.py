@@ -18,7 +18,7 @@ from iic_train.models.networks import Network
 from iic_train.models.registry import NetworkConfig
 from iic_train.recipes import aerial, satellite
 from iic_train.recipes.learnt import LearntRecipe, learnt_config
-from iic_train.recipes.named import LEARNT_RECIPES, RECIPES, train_recipe
+from iic_train.recipes.registry import RECIPES, train_recipe
 
 torch.set_num_threads(1)
 SOURCE = LabelSource(
@@ -73,8 +73,7 @@ def test_a_scene_gets_the_labels_of_its_name(folder: Path) -> None:
 
 
 def test_a_recipe_is_one_command(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(LEARNT_RECIPES, "tiny", TINY)
-    monkeypatch.setitem(RECIPES, "tiny", TINY.summary)
+    monkeypatch.setitem(RECIPES, "tiny", TINY)
     run = train_recipe("tiny", data=folder, runs=folder / "runs", device="cpu")
     assert run.data["attribution"] == "made for tests"
     assert run.data["gsd_range"] == (1.0, 2.0)

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from iic_geotools.errors import UsageError
+from iic_train.config import change
 from iic_train.data import DATASETS
-from iic_train.recipes.changes import Changes
 from iic_train.recipes.presets import OVERCLUSTERED, PRESETS, UNSUPERVISED, preset
 from iic_train.views.settings import DensePairs, ImagePairs
 
@@ -29,13 +29,23 @@ def test_a_preset_has_the_form_that_was_published(name: str, overcluster: bool) 
 
 @pytest.mark.parametrize(("name", "passes"), [("mnist", ("b", "b")), ("potsdam-3", ("b",))])
 def test_no_clusters_leave_head_a_out(name: str, passes: tuple[str, ...]) -> None:
-    config = Changes(clusters_a=0).apply(preset(name))
+    config = change(preset(name), {"clusters_a": 0})
     assert config.network.clusters_a is None
     assert config.passes == passes
     with pytest.raises(UsageError, match="head a"):
-        Changes(clusters_a=0, passes=("ab",)).apply(preset(name))
+        change(preset(name), {"clusters_a": 0, "passes": ("ab",)})
     with pytest.raises(UsageError, match="two clusters"):
         replace(config.network, clusters_a=0)
+
+
+def test_settings_that_do_not_exist_are_refused() -> None:
+    with pytest.raises(UsageError, match="no setting epoch: did you mean `epochs`"):
+        change(preset("mnist"), {"epoch": 3})
+
+
+def test_early_stopping_can_be_turned_off() -> None:
+    assert preset("mnist").patience == 50
+    assert change(preset("mnist"), {"patience": 0}).patience is None
 
 
 PUBLISHED = {

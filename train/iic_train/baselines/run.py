@@ -1,23 +1,24 @@
 """A baseline on a data set of the paper, without a run."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 from iic_geotools.progress import OnProgress, silent
 from iic_train.baselines.score import score_baseline
-from iic_train.config import Baseline
+from iic_train.config import Baseline, change
 from iic_train.data.training_data import open_dataset_of
 from iic_train.distributed import choose_device
 from iic_train.evaluation.evaluate import Evaluation
-from iic_train.recipes.changes import Changes
-from iic_train.recipes.named import IMAGE_RECIPES
-from iic_train.recipes.presets import preset
+from iic_train.recipes.registry import config_of
 
 
 def run_baseline(
     baseline: Baseline,
     preset_name: str,
-    changes: Changes | None = None,
+    changes: Mapping[str, Any] = MappingProxyType({}),
     *,
     data: Path | None = None,
     overcluster: bool = False,
@@ -32,7 +33,7 @@ def run_baseline(
     Args:
         baseline: One of `iic_train.config.BASELINES`.
         preset_name: A preset, or a recipe on images such as `mnist-small`.
-        changes: Settings that replace those of the preset, whose number of epochs is meant for IIC.
+        changes: Settings that replace those of the preset, by name; its number of epochs is meant for IIC.
         data: Folder that holds the data set; else what the variable IIC_DATA names, else `./data`.
         overcluster: Use the partitions and the number of clusters of semi-supervised overclustering.
         download: Download the data set if it is missing.
@@ -46,12 +47,9 @@ def run_baseline(
         UsageError: The preset is not known, or the baseline is not made for its kind of data.
         DataError: The data is missing or damaged.
     """
-    if preset_name in IMAGE_RECIPES and not overcluster:
-        config = IMAGE_RECIPES[preset_name]
-    else:
-        config = preset(preset_name, overcluster=overcluster)
     root = None if data is None else str(data.absolute())
-    config = (changes or Changes()).apply(replace(config, data=replace(config.data, root=root)))
+    config = config_of(preset_name, overcluster=overcluster)
+    config = change(replace(config, data=replace(config.data, root=root)), changes)
     return score_baseline(
         baseline,
         config,

@@ -3,35 +3,23 @@
 import json
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from iic_geotools.cli import AsJson, Quiet, Traceback, shell, show_progress
-from iic_train.cli.options import (
-    DATA,
-    RUNS,
-    Checkpoint,
-    DataFolder,
-    Device,
-    Download,
-    OptionalBatch,
-    OptionalNetwork,
-    OptionalRate,
-    OptionalSteps,
-    RunFolder,
-    Runs,
-    Seed,
-)
-from iic_train.config import BASELINES, Baseline
-from iic_train.recipes.changes import Changes
+from iic_geotools.cli import AsJson, Display, Given, Shell
+from iic_train.cli.options import OVERCLUSTER, RUNS, Checkpoint, DownloadSettings, RunFolder, Runs
+from iic_train.config import BASELINES, Baseline, Device, HeadSettings, TrainConfig
 
 if TYPE_CHECKING:
     from iic_train.evaluation.evaluate import Evaluation
     from iic_train.runs import Run
 
+DeviceName = Annotated[Device, typer.Option(help="Device to compute on.")]
+
 
 def evaluate(
+    shell: Shell,
     run: RunFolder = None,
     runs: Runs = RUNS,
     checkpoint: Checkpoint = "best",
@@ -39,43 +27,47 @@ def evaluate(
         Baseline | None,
         typer.Option(help="Score this baseline instead, on the data and trunk of the run."),
     ] = None,
-    device: Device = "auto",
+    device: DeviceName = "auto",
     as_json: AsJson = False,
-    traceback: Traceback = False,
 ) -> None:
     """Accuracy, mean IoU, NMI and ARI of a run against labels that training never saw."""
-    with shell(traceback=traceback):
-        from iic_train.baselines.score import score_baseline
-        from iic_train.distributed import choose_device
-        from iic_train.evaluation.evaluate import evaluate as evaluate_run
-        from iic_train.evaluation.report import write_report
-        from iic_train.finetune.heldout_figures import read_held_out
+    from iic_train.baselines.score import score_baseline
+    from iic_train.distributed import choose_device
+    from iic_train.evaluation.evaluate import evaluate as evaluate_run
+    from iic_train.evaluation.report import write_report
+    from iic_train.finetune.heldout_figures import read_held_out
+    from iic_train.runs import find_run
 
-        opened = open_run(run, runs)
-        if opened.config.finetune is not None:
-            figures = read_held_out(opened)
-            typer.echo(json.dumps(figures, indent=1) if as_json else figures["sentence"])
-            return
-        if baseline is not None:
-            evaluation = score_baseline(
-                baseline, opened.config, opened.dataset(), device=choose_device(device)
-            )
-        else:
-            dataset = opened.dataset()
-            evaluation = evaluate_run(opened, dataset, checkpoint=checkpoint, device=choose_device(device))
-            write_report(opened, dataset, checkpoint=checkpoint)
-        typer.echo(json.dumps(evaluation.to_json(), indent=1) if as_json else describe(evaluation))
+    opened = find_run(run, runs)
+    if opened.config.finetune is not None:
+        figures = read_held_out(opened)
+        typer.echo(json.dumps(figures, indent=1) if as_json else figures["sentence"])
+        return
+    dataset = opened.dataset()
+    if baseline is not None:
+        evaluation = score_baseline(baseline, opened.config, dataset, device=choose_device(device))
+    else:
+        evaluation = evaluate_run(opened, dataset, checkpoint=checkpoint, device=choose_device(device))
+        write_report(opened, dataset, checkpoint=checkpoint)
+    typer.echo(json.dumps(evaluation.to_json(), indent=1) if as_json else describe(evaluation))
 
 
-def report(run: RunFolder = None, runs: Runs = RUNS, traceback: Traceback = False) -> None:
+def report(shell: Shell, run: RunFolder = None, runs: Runs = RUNS) -> None:
     """Write the page of a run, report.html, again."""
-    with shell(traceback=traceback):
-        from iic_train.evaluation.report import write_report
+    from iic_train.evaluation.report import write_report
+    from iic_train.runs import find_run
 
-        typer.echo(write_report(open_run(run, runs)))
+    typer.echo(write_report(find_run(run, runs)))
 
 
 def baseline(
+    data: DownloadSettings,
+    heads: Annotated[dict[str, Any], Given(HeadSettings, only=("network", "clusters"))],
+    training: Annotated[
+        dict[str, Any],
+        Given(TrainConfig, only=("epochs", "steps", "batch", "lr", "seed"), shown={"epochs": "10"}),
+    ],
+    display: Display,
     baseline: Annotated[
         Baseline | None,
         typer.Argument(help="Name of a baseline; without it, all are listed.", show_default=False),
@@ -83,17 +75,7 @@ def baseline(
     preset: Annotated[
         str, typer.Argument(help="A data set of the paper, or a recipe on images.")
     ] = "mnist-small",
-    data: DataFolder = DATA,
-    download: Download = False,
-    overcluster: Annotated[
-        bool, typer.Option("--overcluster", help="Semi-supervised overclustering: many to one.")
-    ] = False,
-    network: OptionalNetwork = None,
-    clusters: Annotated[int | None, typer.Option(min=2, help="Number of clusters.")] = None,
-    epochs: Annotated[int, typer.Option(min=1, help="Number of epochs of baselines that learn.")] = 10,
-    steps: OptionalSteps = None,
-    batch: OptionalBatch = None,
-    lr: OptionalRate = None,
+    overcluster: Annotated[bool, typer.Option("--overcluster", help=OVERCLUSTER)] = False,
     standardise: Annotated[
         bool | None,
         typer.Option(
@@ -106,42 +88,30 @@ def baseline(
         int | None,
         typer.Option(min=1, help="Number of images or pixels that are clustered before all get a cluster."),
     ] = None,
-    seed: Seed = 0,
-    device: Device = "auto",
+    device: DeviceName = "auto",
     as_json: AsJson = False,
-    quiet: Quiet = False,
-    traceback: Traceback = False,
 ) -> None:
     """Score what the paper compares with, on the same data, trunk and protocol."""
     if baseline is None:
         for listed, summary in BASELINES.items():
             typer.echo(f"{listed:<14}{summary}")
         return
-    with shell(quiet=quiet, traceback=traceback), show_progress(quiet=quiet) as progress:
-        from iic_train.baselines.run import run_baseline
+    from iic_train.baselines.run import run_baseline
 
-        changes = Changes(
-            network=network,
-            clusters=clusters,
-            epochs=epochs,
-            steps=steps,
-            batch=batch,
-            lr=lr,
-            seed=seed,
-        )
+    with display.show_progress() as progress:
         evaluation = run_baseline(
             baseline,
             preset,
-            changes,
-            data=data,
+            {"epochs": 10, **heads, **training},
+            data=Path(data.data),
             overcluster=overcluster,
-            download=download,
+            download=data.download,
             standardise=standardise,
             sample=sample,
             device=device,
             progress=progress,
         )
-        typer.echo(json.dumps(evaluation.to_json(), indent=1) if as_json else describe(evaluation))
+    typer.echo(json.dumps(evaluation.to_json(), indent=1) if as_json else describe(evaluation))
 
 
 def describe(evaluation: "Evaluation") -> str:
@@ -165,13 +135,6 @@ def describe(evaluation: "Evaluation") -> str:
         if share.fraction < 1
     ]
     return "\n".join(lines)
-
-
-def open_run(run: Path | None, runs: Path) -> "Run":
-    """Open a run folder, by default the newest one."""
-    from iic_train.runs import load_run, newest_run
-
-    return newest_run(runs) if run is None else load_run(run)
 
 
 def echo_end(run: "Run", page: Path) -> None:

@@ -1,32 +1,25 @@
 """The command that fine-tunes a run with labels."""
 
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from iic_geotools.cli import Quiet, Traceback, shell, show_progress
+from iic_geotools.cli import Display, Given
 from iic_geotools.cli.options import LabelField
 from iic_geotools.errors import UsageError
-from iic_train.cli.evaluation import echo_end, open_run
-from iic_train.cli.options import (
-    RUNS,
-    Checkpoint,
-    Device,
-    Name,
-    OptionalEpochs,
-    OptionalRate,
-    OptionalSteps,
-    RunFolder,
-    Runs,
-    Seed,
-)
-from iic_train.finetune.settings import SCENES_DEFAULTS, Mode, ScenesSettings
+from iic_train.cli.evaluation import DeviceName, echo_end
+from iic_train.cli.options import RUNS, Checkpoint, RunFolder, Runs
+from iic_train.config import TrainConfig
+from iic_train.finetune.settings import SCENES_DEFAULTS, Mode
 
 if TYPE_CHECKING:
     from iic_train.runs import Run
 
 
 def finetune(
+    training: Annotated[dict[str, Any], Given(TrainConfig, only=("epochs", "steps", "lr", "seed"))],
+    display: Display,
     run: RunFolder = None,
     runs: Runs = RUNS,
     labels: Annotated[
@@ -44,8 +37,12 @@ def finetune(
     ] = None,
     label_field: LabelField = None,
     mode: Annotated[
-        Mode, typer.Option(help="A head on frozen features, the whole network, or the better one.")
-    ] = SCENES_DEFAULTS.mode,
+        Mode | None,
+        typer.Option(
+            help="A head on frozen features, the whole network, or the better one.",
+            show_default=SCENES_DEFAULTS.mode,
+        ),
+    ] = None,
     folds: Annotated[
         int | None,
         typer.Option(
@@ -56,31 +53,25 @@ def finetune(
         ),
     ] = None,
     checkpoint: Checkpoint = "best",
-    epochs: OptionalEpochs = None,
-    steps: OptionalSteps = None,
-    lr: OptionalRate = None,
-    seed: Seed = 0,
-    name: Name = None,
-    device: Device = "auto",
-    quiet: Quiet = False,
-    traceback: Traceback = False,
+    name: Annotated[
+        str | None, typer.Option(help="Name of the run folder.", show_default="preset and time")
+    ] = None,
+    device: DeviceName = "auto",
 ) -> None:
     """Fine-tune a run with labels: of pixels (--labels), or of the images of its data set, as for STL10."""
-    with shell(quiet=quiet, traceback=traceback), show_progress(quiet=quiet) as progress:
+    from iic_train.runs import find_run
+
+    scene_options = {"scenes": scenes, "label_class": label_class, "label_field": label_field, "name": name}
+    settings = {"mode": mode, "folds": folds, **training}
+    settings = {option: value for option, value in settings.items() if value is not None}
+    with display.show_progress() as progress:
         if labels:
             from iic_train.finetune.scene_runs import finetune_scenes
 
             tuned = finetune_scenes(
-                open_run(run, runs),
+                find_run(run, runs),
                 labels,
-                ScenesSettings(
-                    mode=mode,
-                    folds=SCENES_DEFAULTS.folds if folds is None else folds,
-                    epochs=SCENES_DEFAULTS.epochs if epochs is None else epochs,
-                    steps=SCENES_DEFAULTS.steps if steps is None else steps,
-                    lr=SCENES_DEFAULTS.lr if lr is None else lr,
-                    seed=seed,
-                ),
+                replace(SCENES_DEFAULTS, **settings),
                 scenes=scenes or (),
                 label_class=label_class or (),
                 label_field=label_field,
@@ -90,36 +81,28 @@ def finetune(
                 device=device,
                 progress=progress,
             )
-            finish_learning(tuned, quiet)
+            finish_learning(tuned, display.quiet)
             return
-        of_pixels = {
-            "scenes": scenes,
-            "label_class": label_class,
-            "label_field": label_field,
-            "steps": steps,
-            "lr": lr,
-            "name": name,
-            "mode": None if mode == SCENES_DEFAULTS.mode else mode,
-        }
+        of_pixels = {**scene_options, **{option: settings.get(option) for option in ("steps", "lr", "mode")}}
         if given := [f"`{option}`" for option, value in of_pixels.items() if value is not None]:
             raise UsageError(f"Without `labels` there is no use for {', '.join(given)}.")
         from iic_train.distributed import choose_device
         from iic_train.finetune.image_runs import finetune_folds, finetune_run
         from iic_train.finetune.images import FinetuneSettings
 
-        settings = FinetuneSettings(seed=seed)
-        if epochs is not None:
-            settings = FinetuneSettings(seed=seed, epochs=epochs)
-        opened, chosen = open_run(run, runs), choose_device(device)
+        image_settings = FinetuneSettings(**training)
+        opened, chosen = find_run(run, runs), choose_device(device)
         if folds:
             result = finetune_folds(
-                opened, settings, folds=folds, checkpoint=checkpoint, device=chosen, progress=progress
+                opened, image_settings, folds=folds, checkpoint=checkpoint, device=chosen, progress=progress
             )
             typer.echo(
                 f"accuracy {result.mean:.2%} +- {result.deviation:.2%} over {len(result.accuracies)} folds"
             )
             return
-        finetuned = finetune_run(opened, settings, checkpoint=checkpoint, device=chosen, progress=progress)
+        finetuned = finetune_run(
+            opened, image_settings, checkpoint=checkpoint, device=chosen, progress=progress
+        )
         typer.echo(f"accuracy {finetuned.accuracy:.2%} after the last epoch")
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from iic_train.finetune.settings import FinetuneConfig, LabelSource, Meaning, own_names
 from iic_train.models.registry import NetworkConfig
 from iic_train.recipes.learnt import LearntRecipe
-from iic_train.recipes.rasters import RasterRecipe, RasterSettings
+from iic_train.recipes.recipe import Recipe
 from iic_train.views.settings import Light, Painting
 
 CHANNELS = ("red", "green", "blue", "nir")
@@ -175,25 +175,25 @@ RECIPE = LearntRecipe(
     licence="Open Licence 2.0 (IGN); public domain (NAIP); CC BY 4.0 (selection)",
 )
 
-UNLABELLED = RasterRecipe(
+UNLABELLED = Recipe(
     "aerial-unlabelled",
     "Aerial imagery of 0.2 to 1 m in 64 clusters, without a label.",
-    ("flair/*_rgbir.tif", "naip/*.tif"),
-    64,
-    RasterSettings(
-        bands=CHANNELS,
-        network="local",
-        gsd=(0.2, 1.0),
-        clusters_a=0,
-        sub_heads=1,
-        size=32,
-        radius=1,
-        batch=48,
-        lr=1e-2,
-        epochs=8,
-        steps=100,
-        entropy_weight=1.5,
-        colour_jitter=0.5,
-        vegetation_jitter=0.0,
-    ),
+    {
+        "bands": CHANNELS,
+        "network": "local",
+        "gsd": (0.2, 1.0),
+        "clusters_a": 0,
+        "sub_heads": 1,
+        "size": 32,
+        "radius": 1,
+        "batch": 48,
+        "lr": 1e-2,
+        "epochs": 8,
+        "steps": 100,
+        "entropy_weight": 1.5,
+        "colour_jitter": 0.5,
+        "vegetation_jitter": 0.0,
+    },
+    scenes=("flair/*_rgbir.tif", "naip/*.tif"),
+    classes=64,
 )

@@ -12,24 +12,22 @@ What differs from the published settings:
 The learning rate stays constant, so a run may be continued with more epochs (`iic-train resume RUN --epochs 20`).
 """
 
-from dataclasses import replace
-
-from iic_train.config import TrainConfig
-from iic_train.recipes.presets import preset
+from iic_train.recipes.recipe import Recipe
 from iic_train.views.settings import ImagePairs
 
-SIZE = 24
-
-_PUBLISHED = preset("cifar10")
-CONFIG: TrainConfig = replace(
-    _PUBLISHED,
-    preset="cifar10-small",
-    pairs=ImagePairs(SIZE, 20, (20,)),
-    network=replace(_PUBLISHED.network, name="5g-4", widths=(), size=SIZE),
-    passes=("ab",),
-    batch=300,
-    repeats=2,
-    lr=1e-3,
-    entropy_weight=1.5,
-    epochs=10,
+RECIPE = Recipe(
+    "cifar10-small",
+    "CIFAR-10 with a quarter of the width.",
+    {
+        "pairs": ImagePairs(24, 20, (20,)),
+        "network": "5g-4",
+        "passes": ("ab",),
+        "batch": 300,
+        "repeats": 2,
+        "lr": 1e-3,
+        "entropy_weight": 1.5,
+        "epochs": 10,
+        "patience": None,
+    },
+    preset="cifar10",
 )

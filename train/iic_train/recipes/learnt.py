@@ -7,7 +7,7 @@ from iic_geotools.errors import DataError
 from iic_train.config import DataConfig, TrainConfig
 from iic_train.finetune.settings import FinetuneConfig, LabelSource
 from iic_train.models.registry import NetworkConfig
-from iic_train.recipes.data_files import find_files
+from iic_train.recipes.recipe import find_files
 from iic_train.views.settings import DensePairs
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from iic_train.finetune.settings import FinetuneConfig, LabelSource, Meaning, own_names
 from iic_train.models.registry import NetworkConfig
 from iic_train.recipes.learnt import LearntRecipe
-from iic_train.recipes.rasters import RasterRecipe, RasterSettings
+from iic_train.recipes.recipe import Recipe
 from iic_train.views.settings import Light
 
 CHANNELS = ("red", "green", "blue", "nir")
@@ -260,28 +260,28 @@ RECIPE = LearntRecipe(
     licence="public domain (HLS, Landsat, NLCD); CC BY 4.0 (WorldCover, SEN12MS); MIT (EuroSAT); Copernicus terms",
 )
 
-UNLABELLED = RasterRecipe(
+UNLABELLED = Recipe(
     "satellite-unlabelled",
     "Satellite imagery of 3 to 10 m in 64 clusters, without a label.",
-    ("sentinel2/*_rgbn.tif",),
-    64,
-    RasterSettings(
-        bands=CHANNELS,
-        network="local",
-        rescale="auto",  # the scenes come stretched, each in its own way
-        gsd=(5.0, 10.0),
-        pixel_size=5.0,
-        nodata=0.0,
-        clusters_a=0,
-        sub_heads=1,
-        size=32,
-        radius=1,
-        batch=48,
-        lr=4e-3,
-        epochs=4,
-        steps=200,
-        entropy_weight=1.5,
-        colour_jitter=1.0,
-        vegetation_jitter=0.0,
-    ),
+    {
+        "bands": CHANNELS,
+        "network": "local",
+        "rescale": "auto",  # the scenes come stretched, each in its own way
+        "gsd": (5.0, 10.0),
+        "pixel_size": 5.0,
+        "nodata": 0.0,
+        "clusters_a": 0,
+        "sub_heads": 1,
+        "size": 32,
+        "radius": 1,
+        "batch": 48,
+        "lr": 4e-3,
+        "epochs": 4,
+        "steps": 200,
+        "entropy_weight": 1.5,
+        "colour_jitter": 1.0,
+        "vegetation_jitter": 0.0,
+    },
+    scenes=("sentinel2/*_rgbn.tif",),
+    classes=64,
 )

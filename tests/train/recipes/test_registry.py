@@ -7,7 +7,8 @@ import pytest
 from support.datasets import CIFAR10_FILES, make_mnist
 
 from iic_train.config import TrainConfig
-from iic_train.recipes.named import IMAGE_RECIPES, RECIPES, train_recipe
+from iic_train.recipes.recipe import Recipe
+from iic_train.recipes.registry import RECIPES, config_of, train_recipe
 
 
 def make_binary_cifar10(root: Path) -> None:
@@ -27,13 +28,14 @@ MAKE: dict[str, Callable[[Path], object]] = {
 }
 
 
-@pytest.mark.parametrize("name", IMAGE_RECIPES)
+@pytest.mark.parametrize("name", MAKE)
 def test_recipes_on_images_train(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     MAKE[name](tmp_path)
-    config = IMAGE_RECIPES[name]
-    monkeypatch.setitem(IMAGE_RECIPES, name, replace(config, batch=4, steps=1, selection_steps=1))
+    recipe = RECIPES[name]
+    assert isinstance(recipe, Recipe)
+    quick = replace(recipe, changes={**recipe.changes, "batch": 4, "steps": 1, "selection_steps": 1})
+    monkeypatch.setitem(RECIPES, name, quick)
     run = train_recipe(name, data=tmp_path, epochs=1, seed=3, runs=tmp_path / "runs", device="cpu")
-    assert name in RECIPES
     assert run.id.startswith(name)
     assert TrainConfig.from_json(run.config.to_json()) == run.config
     assert (run.config.seed, run.config.network.widths) == (3, (16, 32, 64, 128))
@@ -41,7 +43,8 @@ def test_recipes_on_images_train(name: str, tmp_path: Path, monkeypatch: pytest.
 
 
 def test_the_small_recipe_of_cifar10() -> None:
-    config = IMAGE_RECIPES["cifar10-small"]
+    config = config_of("cifar10-small")
+    assert config.network.size == 24
     assert (config.network.name, config.network.sobel, config.network.colour) == ("5g-4", True, False)
     assert (config.network.clusters_b, config.network.clusters_a, config.network.sub_heads) == (10, 70, 5)
     assert config.schedule == "constant"  # so that a run can go on for more epochs
