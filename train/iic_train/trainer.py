@@ -76,7 +76,7 @@ class TrainArguments(Execution):
 
 
 @takes(TrainArguments)
-def train(arguments: TrainArguments) -> Run:  # noqa: D417
+def train(arguments: TrainArguments) -> Run:
     """Train as a config says in a new run folder.
 
     Args:
