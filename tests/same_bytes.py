@@ -185,10 +185,12 @@ class Tree:
 
     @classmethod
     def open(cls, path: Path) -> "Tree":
-        """Read the commands and option names of a tree from its files."""
+        """Read the commands and option names of a tree from its files: commands, and settings."""
         project = tomllib.loads((path / "pyproject.toml").read_text())["project"]
         sources = [
-            file for file in path.glob("*/iic_*/**/*.py") if "cli" in file.relative_to(path).as_posix()
+            file
+            for file in path.glob("*/iic_*/**/*.py")
+            if "cli" in file.relative_to(path).as_posix() or file.name == "options.py"
         ]
         # An option is written out, or follows from the name of a parameter.
         declaration = r'"--([\w-]+)"|^\s+(\w+): '

@@ -34,6 +34,8 @@ Owner = TypeVar("Owner")
 R = TypeVar("R")
 S = TypeVar("S", bound="Settings")
 T = TypeVar("T")
+REQUIRED: Any = MISSING
+"""Default of a setting that must be given."""
 _KEY = "setting"
 
 
@@ -128,6 +130,7 @@ class Described:
         group: The heading that it stands under.
         kind: The type of a value: bool, int, float, str, Path, or a Literal.
         default: The default.
+        required: Whether it must be given.
         optional: Whether it may be None.
         about: What the field says about itself.
     """
@@ -136,6 +139,7 @@ class Described:
     group: str
     kind: Any
     default: Any
+    required: bool
     optional: bool
     about: Setting
 
@@ -219,8 +223,10 @@ def markdown_table(kind: type[Any], option: Callable[[str], str] = lambda name: 
     return "\n".join(lines).strip() + "\n"
 
 
-def option_type(annotation: Any) -> tuple[Any, bool]:
+def option_type(annotation: Any, repeat: bool = False) -> tuple[Any, bool]:
     """Return the type of one value of a field, and whether the field may be None."""
+    if repeat:
+        (annotation, *_) = get_args(annotation)
     members = (
         get_args(annotation) if NoneType in get_args(annotation) or _is_union(annotation) else (annotation,)
     )
@@ -254,8 +260,9 @@ def _declared(kind: type[Any], seen: set[str] | None = None) -> Iterator[tuple[t
 
 def _describe(owner: type[Any], declared: "Field[Any]") -> Described:
     about: Setting = declared.metadata[_KEY]
-    kind, optional = (str, True) if about.parse else option_type(_annotation(owner, declared))
-    return Described(declared.name, owner.group, kind, _default(declared), optional, about)
+    kind, optional = (str, True) if about.parse else option_type(_annotation(owner, declared), about.repeat)
+    required = declared.default is MISSING and declared.default_factory is MISSING
+    return Described(declared.name, owner.group, kind, _default(declared), required, optional, about)
 
 
 def _annotation(owner: type[Any], declared: "Field[Any]") -> Any:

@@ -4,7 +4,7 @@ Groups are what stages take; `SegmentSettings` are those of a map. A new setting
 it: argument, option, documentation and QGIS parameter follow (`iic_geotools.settings`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -13,15 +13,14 @@ from iic_geotools.option_texts import (
     Bounds,
     keep_text,
     parse_bounds,
-    parse_creation_options,
     parse_mask,
     parse_names,
     parse_reflectance,
     parse_size,
 )
-from iic_geotools.products.options import CleaningSettings
-from iic_geotools.progress import OnProgress, silent
+from iic_geotools.options import CleaningSettings, CreationSettings, LabelSettings, WorkSettings
 from iic_geotools.settings import PathLike, Settings, setting
+from iic_runtime.naming import SMOOTHING, SUGGESTED_PLACES
 
 if TYPE_CHECKING:
     from iic_geotools.scene.listing import AssetArgument
@@ -153,7 +152,7 @@ class UnsureSettings(Settings, group="Cleaning"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProductSettings(Settings, group="Products"):
+class ProductSettings(CreationSettings, group="Products"):
     """Which files are written next to the map, and how."""
 
     confidence: PathLike | None = setting(
@@ -197,20 +196,12 @@ class ProductSettings(Settings, group="Products"):
         writes=(".html", ".htm"),
         first=True,
     )
-    co: Mapping[str, str] | None = setting(
-        None,
-        "Creation option of GDAL's COG driver; may be repeated.",
-        metavar="KEY=VALUE",
-        repeat=True,
-        parse=parse_creation_options,
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunSettings(EngineSettings, group="Running"):
+class RunSettings(EngineSettings, WorkSettings, group="Running"):
     """How a map is computed."""
 
-    overwrite: bool = setting(False, "Replace outputs that exist.", first=True)
     resume: bool = setting(True, "Use the finished parts of an interrupted run.")
     workers: int | None = setting(
         None,
@@ -224,7 +215,6 @@ class RunSettings(EngineSettings, group="Running"):
         metavar="ADDRESS",
         parse=keep_text,
     )
-    progress: OnProgress = setting(silent, "Called with reports of progress.", option=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -232,3 +222,28 @@ class SegmentSettings(
     SceneSettings, RegionSettings, UnsureSettings, CleaningSettings, ProductSettings, RunSettings
 ):
     """Settings of a map."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NameSettings(LabelSettings, ReadingSettings, DeviceSettings, WorkSettings):
+    """How labels name the classes of a model."""
+
+    smoothing: int = setting(
+        SMOOTHING,
+        "Average class probabilities over this many pixels in each direction.",
+        details="The map has fewer specks then; 0 for none.",
+        metavar="PX",
+    )
+    suggestions: PathLike | None = setting(
+        None,
+        "Also write the places to click next, as points in .gpkg.",
+        flags=("--suggest",),
+        writes=(".gpkg",),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SuggestSettings(ReadingSettings, DeviceSettings, WorkSettings):
+    """Which places are suggested for labels."""
+
+    count: int = setting(SUGGESTED_PLACES, "Number of places.")

@@ -19,7 +19,6 @@ from iic_geotools.cli.error_shell import as_options as as_options
 from iic_geotools.cli.error_shell import shell as shell
 from iic_geotools.cli.options import AsJson as AsJson
 from iic_geotools.cli.options import Display as Display
-from iic_geotools.cli.options import NumberRange as NumberRange
 from iic_geotools.cli.options import Overwrite as Overwrite
 from iic_geotools.cli.options import ProgressJson as ProgressJson
 from iic_geotools.cli.options import Quiet as Quiet
@@ -30,3 +29,4 @@ from iic_geotools.cli.options import Version as Version
 from iic_geotools.cli.options import parse_number_range as parse_number_range
 from iic_geotools.cli.signature import Given as Given
 from iic_geotools.cli.streams import print_error as print_error
+from iic_geotools.option_texts import NumberRange as NumberRange

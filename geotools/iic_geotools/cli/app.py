@@ -21,7 +21,7 @@ class _SentenceCommand(TyperCommand):
         return _exit_with_sentence(super().main, *arguments, standalone_mode=standalone_mode, **settings)
 
 
-class _SentenceGroup(TyperGroup):
+class SentenceGroup(TyperGroup):
     """A group of such commands."""
 
     def main(self, *arguments: Any, standalone_mode: bool = True, **settings: Any) -> Any:
@@ -33,7 +33,8 @@ class App(typer.Typer):
     """A command line of this project: usage errors are sentences on standard error, without boxes and colours."""
 
     def __init__(self, **settings: Any) -> None:
-        super().__init__(cls=_SentenceGroup, add_completion=False, pretty_exceptions_enable=False, **settings)
+        defaults = {"cls": SentenceGroup, "add_completion": False, "pretty_exceptions_enable": False}
+        super().__init__(**{**defaults, **settings})
 
     def command(self, name: str | None = None, **settings: Any) -> Callable[..., Any]:
         """Return a decorator that makes a command of a function; settings classes become options."""

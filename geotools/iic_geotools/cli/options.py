@@ -1,16 +1,15 @@
 """Options that commands of several rooms share, each declared once. Importing this imports nothing heavy."""
 
 import math
-from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import typer
 
 from iic_geotools.cli.display import show_progress
 from iic_geotools.cli.error_shell import remember_command
-from iic_geotools.errors import UsageError
+from iic_geotools.option_texts import NumberRange
 from iic_geotools.progress import OnProgress
 from iic_geotools.settings import Settings, setting
 
@@ -68,35 +67,6 @@ LabelField = Annotated[
         show_default=False,
     ),
 ]
-SieveArea = Annotated[
-    float,
-    typer.Option(
-        "--sieve",
-        metavar="M2",
-        help="Minimum mapping unit: patches below this many square metres take the class of their longest border.",
-    ),
-]
-MajorityRadius = Annotated[
-    int,
-    typer.Option(
-        "--majority",
-        metavar="PX",
-        help="Give each pixel the most common class of the square of this radius around it, before sieving.",
-    ),
-]
-CreationOptions = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="KEY=VALUE", help="Creation option of GDAL's COG driver; may be repeated.", show_default=False
-    ),
-]
-
-
-class NumberRange(NamedTuple):
-    """Two positive numbers, the lower one first: the value of an option MIN,MAX."""
-
-    low: float
-    high: float
 
 
 def parse_number_range(text: str) -> NumberRange:
@@ -115,14 +85,3 @@ def parse_number_range(text: str) -> NumberRange:
     if not 0 < low <= high < math.inf:
         raise typer.BadParameter(f"MIN and MAX must be above 0 and MIN not above MAX, not {text}.")
     return NumberRange(low, high)
-
-
-def parse_creation_options(pairs: Sequence[str]) -> dict[str, str]:
-    """Read the values of `--co`: KEY=VALUE pairs."""
-    options = {}
-    for pair in pairs:
-        key, equals, value = pair.partition("=")
-        if not equals or not key.strip():
-            raise UsageError(f'--co takes KEY=VALUE, e.g. --co COMPRESS=ZSTD, not "{pair}".')
-        options[key.strip().upper()] = value.strip()
-    return options

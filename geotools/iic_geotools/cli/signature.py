@@ -131,7 +131,8 @@ def option_name(name: str) -> str:
 
 def _parameter(entry: Described, only_given: bool, text: str | None = None) -> inspect.Parameter:
     about = entry.about
-    shown = None if only_given or about.parse else entry.default
+    shown = None if only_given or about.parse or about.repeat else entry.default
+    optional = shown is None and (only_given or not entry.required)
     kind = list[entry.kind] if about.repeat else entry.kind  # type: ignore[name-defined]
     option = typer.Option(
         *_flags(entry),
@@ -144,8 +145,8 @@ def _parameter(entry: Described, only_given: bool, text: str | None = None) -> i
     return inspect.Parameter(
         entry.name,
         inspect.Parameter.KEYWORD_ONLY,
-        default=shown,
-        annotation=Annotated[kind if shown is not None else kind | None, option],
+        default=inspect.Parameter.empty if entry.required and not only_given else shown,
+        annotation=Annotated[kind | None if optional else kind, option],
     )
 
 

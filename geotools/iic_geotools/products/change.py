@@ -1,6 +1,5 @@
 """What has changed between two maps: the function behind `iic-map change`."""
 
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -26,13 +25,14 @@ from iic_geotools.classmap.sidecars import style_path
 from iic_geotools.errors import SceneError, UsageError
 from iic_geotools.files import MAP_SUFFIXES, check_absent, check_apart, check_folder, check_name, check_suffix
 from iic_geotools.geobox import GeoBox
+from iic_geotools.options import ChangeSettings
 from iic_geotools.products.areas import PixelAreas
 from iic_geotools.products.transitions import TABLES, Transitions, transition_table
-from iic_geotools.progress import OnProgress, Progress, silent
+from iic_geotools.progress import OnProgress, Progress
 from iic_geotools.scene.info import describe, open_raster
+from iic_geotools.settings import PathLike, takes
 from iic_geotools.tiling import Rect, TileGrid
 
-PathLike = str | os.PathLike[str]
 _TILE = 1024
 _LEFT_OUT = -1
 # How far the colour of a class that stays goes to white, so that changes stand out.
@@ -60,20 +60,17 @@ class Change:
         return f"{self.map}: {100 * share:.2f} % of {total:,.1f} ha have another class than before"
 
 
-def change_map(
-    before: PathLike,
-    after: PathLike,
-    out: PathLike,
-    *,
-    tables: Sequence[PathLike] = (),
-    like: PathLike | None = None,
-    skip_unsure: bool = False,
-    before_confidence: PathLike | None = None,
-    after_confidence: PathLike | None = None,
-    min_confidence: float = 0.0,
-    overwrite: bool = False,
-    progress: OnProgress = silent,
-) -> Change:
+@dataclass(frozen=True)
+class ChangeArguments(ChangeSettings):
+    """Arguments of `change_map`."""
+
+    before: PathLike
+    after: PathLike
+    out: PathLike
+
+
+@takes(ChangeArguments)
+def change_map(arguments: ChangeArguments) -> Change:
     """Compare two maps with the same classes: a map of what became what, and the area of each change.
 
     The maps may have different grids, extents and reference systems. They are compared where both lie, on the grid of
@@ -84,28 +81,22 @@ def change_map(
         before: The earlier map.
         after: The later map; its classes have the same names, in any order.
         out: The change map, .tif; its classes are the pairs that occur, such as "forest to town".
-        tables: Files for the areas of all changes, gains and losses, each .csv or .json.
-        like: A raster whose grid the maps are compared on instead.
-        skip_unsure: Whether to leave out pixels of the class "unsure" in either map.
-        before_confidence: The confidence map of the earlier map.
-        after_confidence: The confidence map of the later map.
-        min_confidence: Pixels whose confidence is below this probability, 0 to 1, are left out.
-        overwrite: Whether to replace files that exist.
-        progress: Called with reports of how far the work is.
 
     Raises:
         IICError: Something is wrong; the message says what, and what to do. No file is written.
     """
-    target, files = Path(out), [Path(file) for file in tables]
-    confidences = [None if file is None else Path(file) for file in (before_confidence, after_confidence)]
-    inputs = [Path(before), Path(after), *(file for file in confidences if file is not None)]
-    inputs += [] if like is None else [Path(like)]
-    _check_outputs(target, files, inputs, overwrite)
-    _check_confidence(min_confidence, confidences)
+    before, after, target = Path(arguments.before), Path(arguments.after), Path(arguments.out)
+    files, progress = [Path(file) for file in arguments.tables], arguments.progress
+    given = (arguments.before_confidence, arguments.after_confidence)
+    confidences = [None if file is None else Path(file) for file in given]
+    like = None if arguments.like is None else Path(arguments.like)
+    inputs = [file for file in (before, after, *confidences, like) if file is not None]
+    _check_outputs(target, files, inputs, arguments.overwrite)
+    _check_confidence(arguments.min_confidence, confidences)
     with ExitStack() as stack:
-        maps = [stack.enter_context(open_map(Path(path))) for path in (before, after)]
-        names = _legend(maps[0], maps[1], skip_unsure)
-        grid = _choose_grid(maps, None if like is None else Path(like))
+        maps = [stack.enter_context(open_map(path)) for path in (before, after)]
+        names = _legend(maps[0], maps[1], arguments.skip_unsure)
+        grid = _choose_grid(maps, like)
         comparison = _Comparison(
             grid,
             [stack.enter_context(view_on(one.dataset, grid, len(one.classes), one.path)) for one in maps],
@@ -114,7 +105,7 @@ def change_map(
                 None if file is None else stack.enter_context(_view_confidence(file, one, grid))
                 for file, one in zip(confidences, maps, strict=True)
             ],
-            least_confidence(min_confidence),
+            least_confidence(arguments.min_confidence),
         )
         transitions, present = _measure(comparison, names, progress)
         classes, lookup = _pair_classes(transitions, names, present, maps[0])
@@ -125,7 +116,7 @@ def change_map(
             grid,
             _coded_windows(comparison, lookup, progress),
             classes=classes,
-            tags={"IIC_CHANGE_BEFORE": Path(before).name, "IIC_CHANGE_AFTER": Path(after).name},
+            tags={"IIC_CHANGE_BEFORE": before.name, "IIC_CHANGE_AFTER": after.name},
         )
         for number, file in enumerate(files):
             text = folder / f"table{number}{file.suffix}"

@@ -8,7 +8,7 @@ it, whatever the size of the map.
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
@@ -40,12 +40,13 @@ from iic_geotools.errors import OutputError, SceneError, UsageError
 from iic_geotools.files import MAP_SUFFIXES, check_absent, check_apart, check_folder, check_name, check_suffix
 from iic_geotools.gdal import gdal_errors
 from iic_geotools.geobox import GeoBox
+from iic_geotools.options import CleaningSettings, CreationSettings, WorkSettings
 from iic_geotools.products.majority import MAX_RADIUS, Majority
-from iic_geotools.products.options import CleaningSettings
 from iic_geotools.products.patches import Bytes, Read
 from iic_geotools.products.sieve import Sieve
 from iic_geotools.progress import OnProgress, Progress, silent
 from iic_geotools.scene.info import cause, open_raster
+from iic_geotools.settings import PathLike, takes
 from iic_geotools.tiling import Rect
 
 TILE = 1024
@@ -160,16 +161,16 @@ class CleanedMap:
         return f"{self.map}: {self.pixels / 1e6:.2f} Mpx cleaned in {self.seconds:.1f} s ({speed:.2f} Mpx/s)"
 
 
-def clean_map(
-    map: str | Path,
-    out: str | Path,
-    *,
-    sieve: float = 0.0,
-    majority: int = 0,
-    co: Mapping[str, str] | None = None,
-    overwrite: bool = False,
-    progress: OnProgress = silent,
-) -> CleanedMap:
+@dataclass(frozen=True)
+class CleanArguments(CleaningSettings, CreationSettings, WorkSettings):
+    """Arguments of `clean_map`."""
+
+    map: PathLike
+    out: PathLike
+
+
+@takes(CleanArguments)
+def clean_map(arguments: CleanArguments) -> CleanedMap:
     """Clean a map of any size: majority smoothing first, then a minimum mapping unit.
 
     Grid, classes, colours and metadata are kept, and so are pixels without data. The result does not depend on tiles,
@@ -178,12 +179,6 @@ def clean_map(
     Args:
         map: The map: one band of bytes in which 255 is nodata.
         out: The clean map, .tif, a Cloud-Optimised GeoTIFF.
-        sieve: The area in square metres of the smallest patch that stays; a smaller one takes the class that it has
-            the longest border with.
-        majority: Each pixel takes the most common class of the square that reaches this many pixels in each direction.
-        co: Creation options of GDAL's COG driver.
-        overwrite: Whether to replace files that exist.
-        progress: Called with reports of how far the work is.
 
     Returns:
         What was done.
@@ -192,16 +187,17 @@ def clean_map(
         IICError: Something is wrong; the message says what, and what to do. No file is written.
     """
     begun = time.monotonic()
-    source, target, cleaning = Path(map), Path(out), Cleaning(sieve=sieve, majority=majority)
-    creation = creation_options(co or {})
-    _check_output(source, target, overwrite)
+    source, target = Path(arguments.map), Path(arguments.out)
+    cleaning = Cleaning.of(arguments.values())
+    creation = creation_options(arguments.co or {})
+    _check_output(source, target, arguments.overwrite)
     with open_map(source) as class_map:
         _check_legend(class_map)
         cleaning.check(class_map.grid)
         if not cleaning:
             raise UsageError("There is nothing to do: give `sieve`, `majority` or both.")
         with scratch_folder(target) as folder:
-            parts = clean_file(source, class_map.dataset, cleaning, folder, progress)
+            parts = clean_file(source, class_map.dataset, cleaning, folder, arguments.progress)
             written, style = folder / f"map{target.suffix.lower()}", folder / "map.qml"
             tags = {
                 key: text for key, text in class_map.tags.items() if key != FINGERPRINT_TAG

@@ -1,11 +1,10 @@
 """How much ground each class covers in each polygon of a file: the function behind `iic-map stats`."""
 
 import math
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +14,7 @@ from iic_geotools.classmap.classes import NODATA
 from iic_geotools.errors import UsageError
 from iic_geotools.files import check_absent, check_apart, check_folder, check_name, check_suffix
 from iic_geotools.geobox import AreaMethod
+from iic_geotools.options import PartialPixels
 from iic_geotools.packages import shapely
 from iic_geotools.products.areas import ZONE_SUFFIXES, PixelAreas
 from iic_geotools.products.covered_shares import Polygons, covered_centres, covered_shares
@@ -28,10 +28,9 @@ from iic_geotools.products.zone_files import (
     write_zones,
 )
 from iic_geotools.progress import OnProgress, Progress, silent
+from iic_geotools.settings import PathLike
 from iic_geotools.tiling import Rect, TileGrid
 
-PathLike = str | os.PathLike[str]
-PartialPixels = Literal["share", "centre"]
 """How pixels on the border of a polygon count: by the share that lies inside, or whole if their centre does."""
 _TILE = 1024
 _COVERED = {"share": covered_shares, "centre": covered_centres}

@@ -3,7 +3,6 @@
 import json
 import logging
 import math
-import os
 import re
 import warnings
 from collections.abc import Iterator, Mapping
@@ -17,9 +16,10 @@ from urllib.parse import urljoin
 from iic_geotools.addresses import BUSY, RETRY_AFTER, TIMEOUT, is_web
 from iic_geotools.errors import MissingPackageError, SceneError, UsageError
 from iic_geotools.files import check_absent, check_folder, check_name, check_suffix, write_atomically
-from iic_geotools.scene import MOST_SCENES
+from iic_geotools.options import SearchSettings
 from iic_geotools.scene.region import Bounds
 from iic_geotools.scene.stac import MOST_ITEMS, SUFFIXES, parse_item
+from iic_geotools.settings import PathLike, takes
 
 _LOG = logging.getLogger(__name__)
 PAGE = 100
@@ -49,17 +49,16 @@ class CatalogueScene:
         return f"{self.id} {self.time[:10]}{cloud}"
 
 
-def search_scenes(
-    api: str,
-    out: str | os.PathLike[str],
-    *,
-    collection: str,
-    bbox: Bounds,
-    dates: str,
-    max_cloud: float | None = None,
-    limit: int = MOST_SCENES,
-    overwrite: bool = False,
-) -> list[CatalogueScene]:
+@dataclass(frozen=True)
+class SearchArguments(SearchSettings):
+    """Arguments of `search_scenes`."""
+
+    api: str
+    out: PathLike
+
+
+@takes(SearchArguments)
+def search_scenes(arguments: SearchArguments) -> list[CatalogueScene]:
     """List the scenes of a place and time that a STAC API knows, as a STAC item collection.
 
     The list is a file that `segment_rasters` takes, and that GDAL opens as footprints.
@@ -67,13 +66,6 @@ def search_scenes(
     Args:
         api: Address of the API, https://.
         out: The list, .json or .geojson.
-        collection: Name of the collection, e.g. "sentinel-2-l2a".
-        bbox: Left, bottom, right and top of the place, in degrees.
-        dates: A day, month or year, or the first and the last one: "2024-06", "2024-06-01/2024-08-31". One end may be
-            open: "2024-06/..".
-        max_cloud: Per cent of a scene that clouds may cover; scenes of which this is not known are left out then.
-        limit: The most scenes to list.
-        overwrite: Whether to replace a list that exists.
 
     Returns:
         The scenes, in the order in which the API returns them.
@@ -83,10 +75,11 @@ def search_scenes(
         SceneError: The API cannot be reached or searched, or knows no such scene. Nothing is written.
         OutputError: The list cannot be written.
     """
-    file = Path(out)
+    file, api, collection = Path(arguments.out), arguments.api, arguments.collection
+    bbox, max_cloud, limit = arguments.bbox, arguments.max_cloud, arguments.limit
     _check_search(api, bbox, max_cloud, limit)
-    dates = check_dates(dates)
-    _check_output(file, overwrite)
+    dates = check_dates(arguments.dates)
+    _check_output(file, arguments.overwrite)
     query = {"collections": [collection], "bbox": list(bbox), "datetime": dates, "limit": min(limit, PAGE)}
     items = list(islice(_search(api, query, max_cloud), limit + 1))
     if not items:

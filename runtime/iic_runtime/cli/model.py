@@ -5,31 +5,10 @@ from typing import Annotated, Literal
 
 import typer
 
-from iic_geotools.cli import (
-    App,
-    AsJson,
-    Overwrite,
-    ProgressJson,
-    Quiet,
-    Traceback,
-    Verbose,
-    Version,
-    shell,
-    show_progress,
-)
-from iic_geotools.cli.options import LabelField
+from iic_geotools.cli import App, AsJson, Display, Shell, Version, show_progress
+from iic_geotools.option_texts import parse_names
 from iic_runtime.benchmark import SECONDS
-from iic_runtime.cli.options import (
-    Bands,
-    DeviceName,
-    MatchGsd,
-    Nodata,
-    ReflectanceText,
-    RescaleMode,
-    Threads,
-    parse_bands,
-)
-from iic_runtime.naming import SMOOTHING, SUGGESTED_PLACES
+from iic_runtime.options import NameSettings, SuggestSettings
 
 app = App(no_args_is_help=True)
 main = app
@@ -58,28 +37,28 @@ def iic_model(version: Version = False) -> None:
 
 
 @app.command(name="list")
-def list_models(index: Index = None, as_json: AsJson = False, traceback: Traceback = False) -> None:
+def list_models(*, index: Index = None, as_json: AsJson = False, shell: Shell) -> None:
     """Print the models that come with the package, or those of a collection."""
-    with shell(traceback=traceback):
-        from iic_runtime.cli.tables import entries_json, models_json, print_entries, print_models
-        from iic_runtime.model.remote.collection import Collection
-        from iic_runtime.model.select import bundled_models
+    from iic_runtime.cli.tables import entries_json, models_json, print_entries, print_models
+    from iic_runtime.model.remote.collection import Collection
+    from iic_runtime.model.select import bundled_models
 
-        if index is not None:
-            entries = Collection.read(index).entries
-            if as_json:
-                typer.echo(entries_json(entries))
-            else:
-                print_entries(entries)
-        elif as_json:
-            typer.echo(models_json(bundled_models()))
+    if index is not None:
+        entries = Collection.read(index).entries
+        if as_json:
+            typer.echo(entries_json(entries))
         else:
-            print_models(bundled_models())
+            print_entries(entries)
+    elif as_json:
+        typer.echo(models_json(bundled_models()))
+    else:
+        print_models(bundled_models())
 
 
 @app.command()
 def show(
     model: Model,
+    *,
     style: Annotated[
         Literal["table", "json", "huggingface"],
         typer.Option(
@@ -88,23 +67,22 @@ def show(
         ),
     ] = "table",
     as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
-    traceback: Traceback = False,
+    shell: Shell,
 ) -> None:
     """Print the card of a model."""
-    with shell(traceback=traceback):
-        from iic_runtime.model.select import find_model
+    from iic_runtime.model.select import find_model
 
-        file = find_model(model)
-        if as_json or style == "json":
-            typer.echo(file.card.to_json())
-        elif style == "huggingface":
-            from iic_runtime.model.huggingface import huggingface_card
+    file = find_model(model)
+    if as_json or style == "json":
+        typer.echo(file.card.to_json())
+    elif style == "huggingface":
+        from iic_runtime.model.huggingface import huggingface_card
 
-            typer.echo(huggingface_card(file), nl=False)
-        else:
-            from iic_runtime.cli.tables import print_card
+        typer.echo(huggingface_card(file), nl=False)
+    else:
+        from iic_runtime.cli.tables import print_card
 
-            print_card(file)
+        print_card(file)
 
 
 @app.command()
@@ -118,18 +96,17 @@ def get(
             show_default=False,
         ),
     ],
+    *,
     index: Index = None,
     refresh: Annotated[
         bool, typer.Option("--refresh", help="Download again what an address held before.")
     ] = False,
-    quiet: Quiet = False,
-    traceback: Traceback = False,
+    shell: Shell,
 ) -> None:
     """Download a model into the cache, unless it is there, and print its path."""
-    with shell(quiet=quiet, traceback=traceback):
-        from iic_runtime.model.remote.cache import get_model
+    from iic_runtime.model.remote.cache import get_model
 
-        typer.echo(str(get_model(model, index=index, refresh=refresh).path))
+    typer.echo(str(get_model(model, index=index, refresh=refresh).path))
 
 
 @app.command(name="index")
@@ -139,32 +116,31 @@ def write_index(
         typer.Argument(help="The model files, .onnx, in the folder of the index.", show_default=False),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="The index, .json.", show_default=False)],
-    traceback: Traceback = False,
+    shell: Shell,
 ) -> None:
     """Write the index of a collection of models: names, digests and what they are made for."""
-    with shell(traceback=traceback):
-        from iic_runtime.model.remote.collection import write_index as function
+    from iic_runtime.model.remote.collection import write_index as function
 
-        typer.echo(f"{out}: {len(function(models, out).entries)} models")
+    typer.echo(f"{out}: {len(function(models, out).entries)} models")
 
 
 @app.command()
-def validate(model: Model, traceback: Traceback = False) -> None:
+def validate(model: Model, shell: Shell) -> None:
     """Check that graph and card keep their promises, by running the model; exit with code 1 if they do not."""
-    with shell(traceback=traceback):
-        from iic_runtime.model.validate import validate_model
+    from iic_runtime.model.validate import validate_model
 
-        checks = validate_model(model)
-        for check in checks:
-            detail = f" ({check.detail})" if check.detail else ""
-            typer.echo(f"{'ok  ' if check.kept else 'FAIL'} {check.promise}{detail}")
-        if not all(check.kept for check in checks):
-            raise typer.Exit(1)
+    checks = validate_model(model)
+    for check in checks:
+        detail = f" ({check.detail})" if check.detail else ""
+        typer.echo(f"{'ok  ' if check.kept else 'FAIL'} {check.promise}{detail}")
+    if not all(check.kept for check in checks):
+        raise typer.Exit(1)
 
 
 @app.command()
 def benchmark(
     model: Model,
+    *,
     scene: Annotated[
         Path | None,
         typer.Option(
@@ -172,31 +148,31 @@ def benchmark(
             show_default=False,
         ),
     ] = None,
-    bands: Bands = None,
+    bands: Annotated[
+        str | None, typer.Option(metavar="LIST", help="With --scene: its bands, as in iic-segment-raster.")
+    ] = None,
     seconds: Annotated[float, typer.Option(help="How long each setting is run, at least.")] = SECONDS,
     as_json: AsJson = False,
-    quiet: Quiet = False,
-    traceback: Traceback = False,
+    shell: Shell,
 ) -> None:
     """Measure speed, start-up, memory and energy on every engine here, and say which options are best."""
-    with shell(quiet=quiet, traceback=traceback):
-        from iic_runtime.benchmark.benchmark import benchmark_model
-        from iic_runtime.cli.tables import print_benchmark
+    from iic_runtime.benchmark.benchmark import benchmark_model
+    from iic_runtime.cli.tables import print_benchmark
 
-        with show_progress(quiet=quiet or as_json) as progress:
-            result = benchmark_model(
-                model,
-                scene,
-                bands=parse_bands(bands),
-                seconds=seconds,
-                progress=progress,
-            )
-        if as_json:
-            typer.echo(result.to_json())
-        else:
-            print_benchmark(result)
-        if result.best is None:
-            raise typer.Exit(1)
+    with show_progress(quiet=shell.quiet or as_json) as progress:
+        result = benchmark_model(
+            model,
+            scene,
+            bands=None if bands is None else parse_names(bands, "bands"),
+            seconds=seconds,
+            progress=progress,
+        )
+    if as_json:
+        typer.echo(result.to_json())
+    else:
+        print_benchmark(result)
+    if result.best is None:
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -211,20 +187,20 @@ def rename(
             show_default=False,
         ),
     ],
+    *,
     out: Annotated[
         Path | None,
         typer.Option(
             "--out", "-o", help="Write a changed copy to this file. By default the file itself is changed."
         ),
     ] = None,
-    traceback: Traceback = False,
+    shell: Shell,
 ) -> None:
     """Change names and colours of a model's classes, or merge them; nothing is trained or fitted."""
-    with shell(traceback=traceback):
-        from iic_runtime.model.rename import rename as function
+    from iic_runtime.model.rename import rename as function
 
-        for label, map_class in enumerate(function(model, changes, out).classes):
-            typer.echo(f"{label} {map_class.name} {map_class.colour}")
+    for label, map_class in enumerate(function(model, changes, out).classes):
+        typer.echo(f"{label} {map_class.name} {map_class.colour}")
 
 
 @app.command()
@@ -247,60 +223,17 @@ def name(
     ],
     scene: Scene,
     out: Annotated[Path, typer.Option("--out", "-o", help="The named model, .onnx.", show_default=False)],
-    label_field: LabelField = None,
-    smoothing: Annotated[
-        int,
-        typer.Option(
-            metavar="PX", help="Average class probabilities over this many pixels in each direction."
-        ),
-    ] = SMOOTHING,
-    suggestions: Annotated[
-        Path | None,
-        typer.Option(
-            "--suggest", help="Also write the places to click next, as points in .gpkg.", show_default=False
-        ),
-    ] = None,
-    bands: Bands = None,
-    rescale: RescaleMode = None,
-    reflectance: ReflectanceText = None,
-    nodata: Nodata = None,
-    match_gsd: MatchGsd = None,
-    device: DeviceName = "auto",
-    threads: Threads = None,
-    overwrite: Overwrite = False,
-    progress_json: ProgressJson = False,
-    verbose: Verbose = False,
-    quiet: Quiet = False,
-    traceback: Traceback = False,
+    settings: NameSettings,
+    display: Display,
 ) -> None:
     """Name the classes of a model by a few labels on a scene, and say how well they are recognised."""
-    with (
-        shell(verbose, quiet, traceback),
-        show_progress(quiet=quiet, as_json=progress_json) as progress,
-    ):
-        from iic_geotools.scene.reflectance import parse_reflectance
-        from iic_runtime.naming.name import name_model
+    from iic_runtime.naming.name import name_model
 
-        named = name_model(
-            model,
-            labels,
-            scene,
-            out,
-            label_field=label_field,
-            bands=parse_bands(bands),
-            rescale=rescale,
-            reflectance=None if reflectance is None else parse_reflectance(reflectance),
-            nodata=nodata,
-            match_gsd=match_gsd,
-            smoothing=smoothing,
-            suggestions=suggestions,
-            device=device,
-            threads=threads,
-            overwrite=overwrite,
-            progress=progress,
-        )
+    with display.show_progress() as progress:
+        options = {**settings.values(), "progress": progress}
+        named = name_model(model, labels, scene, out, **options)
     for line in (named.sentence(), *named.advice):
-        typer.echo(line, err=progress_json)
+        typer.echo(line, err=display.progress_json)
 
 
 @app.command()
@@ -310,41 +243,12 @@ def suggest(
     out: Annotated[
         Path, typer.Option("--out", "-o", help="The places, as points in .gpkg.", show_default=False)
     ],
-    count: Annotated[int, typer.Option(help="Number of places.")] = SUGGESTED_PLACES,
-    bands: Bands = None,
-    rescale: RescaleMode = None,
-    reflectance: ReflectanceText = None,
-    nodata: Nodata = None,
-    match_gsd: MatchGsd = None,
-    device: DeviceName = "auto",
-    threads: Threads = None,
-    overwrite: Overwrite = False,
-    progress_json: ProgressJson = False,
-    verbose: Verbose = False,
-    quiet: Quiet = False,
-    traceback: Traceback = False,
+    settings: SuggestSettings,
+    display: Display,
 ) -> None:
     """Write the places of a scene that a model is least sure of: give them a class, and they are labels."""
-    with (
-        shell(verbose, quiet, traceback),
-        show_progress(quiet=quiet, as_json=progress_json) as progress,
-    ):
-        from iic_geotools.scene.reflectance import parse_reflectance
-        from iic_runtime.naming.suggestions import suggest_places
+    from iic_runtime.naming.suggestions import suggest_places
 
-        places = suggest_places(
-            model,
-            scene,
-            out,
-            count=count,
-            bands=parse_bands(bands),
-            rescale=rescale,
-            reflectance=None if reflectance is None else parse_reflectance(reflectance),
-            nodata=nodata,
-            match_gsd=match_gsd,
-            device=device,
-            threads=threads,
-            overwrite=overwrite,
-            progress=progress,
-        )
-    typer.echo(f"{out}: {len(places)} places to click", err=progress_json)
+    with display.show_progress() as progress:
+        places = suggest_places(model, scene, out, **{**settings.values(), "progress": progress})
+    typer.echo(f"{out}: {len(places)} places to click", err=display.progress_json)

@@ -5,8 +5,9 @@ from typing import Annotated
 
 import typer
 
-from iic_geotools.cli import App, Quiet, Traceback, Verbose, Version, shell
-from iic_runtime.cli import options
+from iic_geotools.cli import App, Shell, Version
+from iic_geotools.errors import UsageError
+from iic_runtime.options import DeviceSettings, ReadingSettings
 
 app = App()
 main = app
@@ -20,6 +21,7 @@ def studio(
             metavar="SCENE...", help="The scene: anything that GDAL opens. Or several.", show_default=False
         ),
     ],
+    *,
     folder: Annotated[
         Path | None,
         typer.Option(
@@ -38,47 +40,28 @@ def studio(
             show_default=False,
         ),
     ] = None,
-    bands: options.Bands = None,
-    rescale: options.RescaleMode = None,
-    reflectance: options.ReflectanceText = None,
-    nodata: options.Nodata = None,
-    match_gsd: options.MatchGsd = None,
-    device: options.DeviceName = "auto",
-    threads: options.Threads = None,
+    reading: ReadingSettings,
+    compute: DeviceSettings,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Serve the page on this port; 0: any.")] = 0,
     browser: Annotated[bool, typer.Option(help="Open the page in the browser.")] = True,
-    verbose: Verbose = False,
-    quiet: Quiet = False,
-    traceback: Traceback = False,
+    shell: Shell,
     version: Version = False,
 ) -> None:
     """Teach a map with clicks: open a page in the browser that shows the scene and its map.
 
     The page is served to this machine only. Every click is saved at once; Ctrl-C ends it.
     """
-    with shell(verbose, quiet, traceback):
-        from iic_geotools.errors import UsageError
-        from iic_geotools.scene.reflectance import parse_reflectance
-        from iic_runtime.studio.server import serve
-        from iic_runtime.studio.session import ReadingOptions, Session
+    from iic_runtime.studio.server import serve
+    from iic_runtime.studio.session import Session
 
-        if folder is not None and len(scenes) > 1:
-            raise UsageError(
-                "`folder` is for one scene; leave it out to keep each scene's clicks next to it."
-            )
-        arguments = ReadingOptions(
-            bands=options.parse_bands(bands),
-            rescale=rescale,
-            reflectance=None if reflectance is None else parse_reflectance(reflectance),
-            nodata=nodata,
-            match_gsd=match_gsd,
-            device=device,
-            threads=threads,
-        )
-        sessions = [Session(scene, folder, model=model, **arguments) for scene in scenes]
-        serve(
-            sessions,
-            port=port,
-            browser=browser,
-            on_ready=lambda address: typer.echo(f"{address}  (Ctrl-C ends)"),
-        )
+    if folder is not None and len(scenes) > 1:
+        raise UsageError("`folder` is for one scene; leave it out to keep each scene's clicks next to it.")
+    sessions = [
+        Session(scene, folder, model=model, **reading.values(), **compute.values()) for scene in scenes
+    ]
+    serve(
+        sessions,
+        port=port,
+        browser=browser,
+        on_ready=lambda address: typer.echo(f"{address}  (Ctrl-C ends)"),
+    )

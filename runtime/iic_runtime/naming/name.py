@@ -14,11 +14,10 @@ from iic_geotools.classmap.classes import MapClass, distinct_colours
 from iic_geotools.classmap.provenance import NAMED_BY
 from iic_geotools.errors import ModelError, OutputError, UsageError
 from iic_geotools.files import check_apart, check_name, write_atomically
-from iic_geotools.progress import OnProgress, silent
 from iic_geotools.scene.info import SceneInfo, describe
 from iic_geotools.scene.points import clicked_places
-from iic_geotools.scene.rescaling import Pair
 from iic_geotools.scene.scene import SceneSource
+from iic_geotools.settings import PathLike, takes
 from iic_runtime.engine.base import OUTPUTS
 from iic_runtime.engine.onnx import OnnxEngine
 from iic_runtime.engine.open_engine import open_engine
@@ -36,19 +35,18 @@ from iic_runtime.model.onnx_head import (
     with_probabilities,
 )
 from iic_runtime.model.select import MODEL_VARIABLE, find_model
-from iic_runtime.naming import MOST_SMOOTHING, SMOOTHING
+from iic_runtime.naming import MOST_SMOOTHING
 from iic_runtime.naming.clicks import Observations, Observer, Outputs, read_clicks
 from iic_runtime.naming.clusters import name_by_majority
 from iic_runtime.naming.fitting import Judgement, advise, fit_head, unstandardised
 from iic_runtime.naming.regression import Floats
 from iic_runtime.naming.stack import make_stack
 from iic_runtime.naming.suggestions import check_places, find_unsure_places, scene_files, write_places
-from iic_runtime.options import Device, EngineSettings
+from iic_runtime.options import Device, DeviceSettings, EngineSettings, NameSettings, ReadingSettings
 from iic_runtime.raster.model_input import choose_reading
 from iic_runtime.segmenter import Segmenter
 
 _LOG = logging.getLogger(__name__)
-PathLike = str | os.PathLike[str]
 
 
 @dataclass(frozen=True)
@@ -81,25 +79,18 @@ class NamedModel:
         )
 
 
-def name_model(
-    model: PathLike | None,
-    labels: PathLike,
-    scene: PathLike,
-    out: PathLike,
-    *,
-    label_field: str | None = None,
-    bands: Sequence[str] | None = None,
-    rescale: str | None = None,
-    reflectance: Pair | None = None,
-    nodata: float | None = None,
-    match_gsd: bool | None = None,
-    smoothing: int = SMOOTHING,
-    suggestions: PathLike | None = None,
-    device: Device = "auto",
-    threads: int | None = None,
-    overwrite: bool = False,
-    progress: OnProgress = silent,
-) -> NamedModel:
+@dataclass(frozen=True)
+class NameArguments(NameSettings):
+    """Arguments of `name_model`."""
+
+    model: PathLike | None
+    labels: PathLike
+    scene: PathLike
+    out: PathLike
+
+
+@takes(NameArguments)
+def name_model(arguments: NameArguments) -> NamedModel:
     """Name the classes of a model by labels on a scene: a few points per class are enough.
 
     A small classifier is fitted to what the model sees at the labels, and takes the place of the model's clusters in a
@@ -112,42 +103,23 @@ def name_model(
         labels: Points or polygons with a class field, or a raster of classes, in any CRS.
         scene: The scene under the labels.
         out: The named model, .onnx.
-        label_field: The field of points and polygons that holds the class.
-        bands: As in `segment_raster`.
-        rescale: As in `segment_raster`.
-        reflectance: As in `segment_raster`.
-        nodata: As in `segment_raster`.
-        match_gsd: As in `segment_raster`.
-        smoothing: Number of pixels in each direction over which the probabilities of classes are averaged, so that
-            the map has fewer specks; 0 for none.
-        suggestions: Also write the places where the named model is least sure to this file, .gpkg.
-        device: "auto", "cpu", "openvino", "cuda" or "tensorrt".
-        threads: Number of threads of the engine.
-        overwrite: Whether to replace files that exist.
-        progress: Called with reports of how far the work is.
 
     Raises:
         IICError: Something is wrong; the message says what, and what to do. No file is written.
     """
-    out, places = Path(out), None if suggestions is None else Path(suggestions)
+    out, labels, scene = Path(arguments.out), arguments.labels, arguments.scene
+    places = None if arguments.suggestions is None else Path(arguments.suggestions)
+    smoothing, progress = arguments.smoothing, arguments.progress
     info = describe(os.fspath(scene))
-    _check_outputs(out, places, [Path(labels), *scene_files(info)], overwrite)
+    _check_outputs(out, places, [Path(labels), *scene_files(info)], arguments.overwrite)
     if not 0 <= smoothing <= MOST_SMOOTHING:
         raise UsageError(f"`smoothing` must be 0 to {MOST_SMOOTHING} pixels, not {smoothing}.")
-    file, reading = choose_features(
-        info,
-        model,
-        bands=bands,
-        nodata=nodata,
-        rescale=rescale,
-        reflectance=reflectance,
-        match_gsd=match_gsd,
-    )
+    file, reading = choose_features(info, arguments.model, **arguments.part(ReadingSettings).values())
     check_apart([out] if places is None else [out, places], [file.path])
     card = file.card
     grid = reading.grid or info.grid
-    clicks = read_clicks(labels, grid, label_field)
-    observer = Observer(open_outputs(file, device, threads), reading, grid, card)
+    clicks = read_clicks(labels, grid, arguments.label_field)
+    observer = Observer(open_outputs(file, arguments.device, arguments.threads), reading, grid, card)
     observations = observer.observe(clicks, progress)
     content, classes, judgement = (_fit if has_features(file.content) else _vote)(file, observations)
     content = smooth_probabilities(content, smoothing)
@@ -158,7 +130,7 @@ def name_model(
         origin=replace(
             card.origin,
             labels=_origin(card, observations, judgement, labels, scene),
-            places=clicked_places(labels, label_field, grid.crs, MAX_PLACES),
+            places=clicked_places(labels, arguments.label_field, grid.crs, MAX_PLACES),
         ),
         # What was measured of the classes before does not hold for these.
         parity={},
@@ -167,7 +139,7 @@ def name_model(
     )
     named = ModelFile(out, put_card(content, card), card)
     if places is not None:
-        segmenter = Segmenter(named, device=device, threads=threads, tile=256)
+        segmenter = Segmenter(named, tile=256, **arguments.part(DeviceSettings).values())
         unsure = find_unsure_places(segmenter, reading, grid, progress=progress)
         write_places(places, unsure, grid)
     write_atomically(out, named.content)

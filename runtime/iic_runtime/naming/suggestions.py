@@ -17,12 +17,12 @@ from iic_geotools.geobox import GeoBox
 from iic_geotools.packages import pyogrio, require_vector, shapely
 from iic_geotools.progress import OnProgress, Progress, silent
 from iic_geotools.scene.info import SceneInfo, describe
-from iic_geotools.scene.rescaling import Pair
 from iic_geotools.scene.scene import Pixels, SceneSource
+from iic_geotools.settings import PathLike, takes
 from iic_geotools.tiling import Tile, TileGrid
 from iic_runtime.model.file import ModelFile
 from iic_runtime.naming import SUGGESTED_PLACES
-from iic_runtime.options import Device
+from iic_runtime.options import DeviceSettings, ReadingSettings, SuggestSettings
 from iic_runtime.raster.model_input import choose_reading
 from iic_runtime.segmenter import Segmentation, Segmenter, group_by_shape
 
@@ -57,62 +57,39 @@ class Place:
     confidence: float
 
 
-def suggest_places(
-    model: str | os.PathLike[str] | ModelFile,
-    scene: str | os.PathLike[str],
-    out: str | os.PathLike[str],
-    *,
-    count: int = SUGGESTED_PLACES,
-    bands: Sequence[str] | None = None,
-    rescale: str | None = None,
-    reflectance: Pair | None = None,
-    nodata: float | None = None,
-    match_gsd: bool | None = None,
-    device: Device = "auto",
-    threads: int | None = None,
-    overwrite: bool = False,
-    progress: OnProgress = silent,
-) -> list[Place]:
+@dataclass(frozen=True)
+class SuggestArguments(SuggestSettings):
+    """Arguments of `suggest_places`."""
+
+    model: PathLike | ModelFile
+    scene: PathLike
+    out: PathLike
+
+
+@takes(SuggestArguments)
+def suggest_places(arguments: SuggestArguments) -> list[Place]:
     """Write the places of a scene that a model is least sure of, to be given a class and used as labels.
 
     Args:
         model: A model file, or the name of a bundled model.
         scene: The scene, anything that GDAL opens.
         out: The points, .gpkg: `class` is empty and for you to fill in, `guess` is what the model takes them for.
-        count: Number of places.
-        bands: As in `segment_raster`.
-        rescale: As in `segment_raster`.
-        reflectance: As in `segment_raster`.
-        nodata: As in `segment_raster`.
-        match_gsd: As in `segment_raster`.
-        device: "auto", "cpu", "openvino", "cuda" or "tensorrt".
-        threads: Number of threads of the engine.
-        overwrite: Whether to replace a file that exists.
-        progress: Called with reports of how far the work is.
 
     Raises:
         IICError: Something is wrong; the message says what, and what to do. No file is written.
     """
-    out = Path(out)
-    check_places(out, overwrite)
+    out, count = Path(arguments.out), arguments.count
+    check_places(out, arguments.overwrite)
     if count < 1:
         raise UsageError(f"`count` must be at least 1, not {count}.")
-    info = describe(os.fspath(scene))
+    info = describe(os.fspath(arguments.scene))
     check_apart([out], scene_files(info))
-    segmenter = Segmenter(model, device=device, threads=threads, tile=TILE)
-    reading = choose_reading(
-        info,
-        segmenter.card,
-        bands=bands,
-        nodata=nodata,
-        rescale=rescale,
-        reflectance=reflectance,
-        match_gsd=match_gsd,
-    )
+    segmenter = Segmenter(arguments.model, tile=TILE, **arguments.part(DeviceSettings).values())
+    reading = choose_reading(info, segmenter.card, **arguments.part(ReadingSettings).values())
     grid = reading.grid or info.grid
-    places = find_unsure_places(segmenter, reading, grid, count, progress)
+    places = find_unsure_places(segmenter, reading, grid, count, arguments.progress)
     if not places:
-        raise SceneError(f"No area of {scene} holds enough data to suggest a place in it.")
+        raise SceneError(f"No area of {arguments.scene} holds enough data to suggest a place in it.")
     write_places(out, places, grid)
     return places
 

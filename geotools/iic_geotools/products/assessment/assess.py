@@ -21,6 +21,7 @@ from iic_geotools.files import (
     check_suffix,
     write_atomically,
 )
+from iic_geotools.options import Design
 from iic_geotools.products.areas import ClassAreas, class_areas
 from iic_geotools.products.assessment.accuracy import (
     LEAST,
@@ -31,7 +32,7 @@ from iic_geotools.products.assessment.accuracy import (
     usable_strata,
 )
 from iic_geotools.products.assessment.draw import SAMPLE_KEY, fingerprint
-from iic_geotools.products.assessment.figures import Assessment, ClassFigures, Design
+from iic_geotools.products.assessment.figures import Assessment, ClassFigures
 from iic_geotools.products.assessment.page import assessment_page
 from iic_geotools.products.assessment.samples import Samples, place_samples
 from iic_geotools.products.assessment.tables import assessment_csv, assessment_json

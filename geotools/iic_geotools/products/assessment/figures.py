@@ -2,15 +2,14 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from iic_geotools.geobox import AreaMethod
+from iic_geotools.options import Design
 from iic_geotools.products.assessment.accuracy import Estimate
 
-Design = Literal["stratified", "simple"]
 """How samples were drawn: by the classes of the map, or anywhere with the same chance."""
 
 
