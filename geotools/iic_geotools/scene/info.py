@@ -18,6 +18,8 @@ from iic_geotools.geobox import GeoBox, places_pixels
 from iic_geotools.scene.bands import colour_interpretations
 from iic_geotools.scene.masks import MaskKind, mask_kinds, mask_sources
 from iic_geotools.scene.radiometry import Radiometry, read_radiometry
+from iic_geotools.scene.sensor_tags import read_descriptions, read_product, read_wavelengths
+from iic_geotools.scene.sensors import BandNames, identify_bands
 from iic_geotools.scene.source_files import identify_sources
 
 
@@ -38,6 +40,9 @@ class SceneInfo:
         radiometry: How it says that its values become reflectance, if it says so.
         name: What it is called, if not by its path.
         mask_given: Whether its mask is one that the user gave, which counts whatever the nodata value is.
+        wavelengths: Central wavelengths of the bands in nm, as far as they are known; empty if none is.
+        product: Texts that may name its product or sensor.
+        driver: GDAL's name of its format.
     """
 
     path: str
@@ -52,11 +57,21 @@ class SceneInfo:
     radiometry: Radiometry | None = None
     name: str = ""
     mask_given: bool = False
+    wavelengths: tuple[float | None, ...] = ()
+    product: str = ""
+    driver: str = ""
 
     @property
     def title(self) -> str:
         """What messages call it."""
         return self.name or self.path
+
+    @property
+    def bands(self) -> BandNames:
+        """What its bands are, by all that is written about them."""
+        return identify_bands(
+            self.descriptions, self.interpretations, self.wavelengths, self.product, self.driver
+        )
 
     @property
     def nodata(self) -> float | None:
@@ -122,7 +137,7 @@ def describe(path: str, name: str = "") -> SceneInfo:
         return SceneInfo(
             path=path,
             grid=grid,
-            descriptions=tuple(dataset.descriptions),
+            descriptions=read_descriptions(dataset),
             interpretations=colour_interpretations(dataset),
             dtypes=tuple(dataset.dtypes),
             nodatavals=tuple(dataset.nodatavals),
@@ -131,6 +146,9 @@ def describe(path: str, name: str = "") -> SceneInfo:
             block=dataset.block_shapes[0],
             radiometry=read_radiometry(dataset, title),
             name="" if name == path else name,
+            wavelengths=read_wavelengths(dataset),
+            product=read_product(dataset, title),
+            driver=str(dataset.driver),
         )
 
 

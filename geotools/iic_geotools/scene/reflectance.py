@@ -4,38 +4,35 @@ One linear function per band for the whole scene, never for a tile. In this orde
 
 1. what the user says;
 2. what the file says (`radiometry`), if it gives values that reflectance can have;
-3. integers that look like reflectance x 10000 or like the raw numbers of Landsat 8 and 9, and real numbers that look
-   like reflectance, are taken as such;
+3. of the ways in which files store reflectance, the one that makes the scene most probable (`likelihood`), unless an
+   unknown gain makes it much more so;
 4. an estimate: the gain and offset of each band that make the scene's spectra most like those that occur in the world
    (`spectra`).
 """
 
 import logging
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from iic_geotools.errors import SceneError, UsageError
+from iic_geotools.errors import AssumptionWarning, SceneError, UsageError
 from iic_geotools.scene.bands import canonical
 from iic_geotools.scene.info import SceneInfo
-from iic_geotools.scene.radiometry import Radiometry, landsat_level1
+from iic_geotools.scene.likelihood import judge_values
+from iic_geotools.scene.radiometry import Radiometry
 from iic_geotools.scene.rescaling import Pair, robust_ranges
-from iic_geotools.scene.spectra import BANDS, fit_world, usualness
+from iic_geotools.scene.spectra import BANDS, fit_world
 
 _LOG = logging.getLogger(__name__)
 # What the 2nd percentile of the darkest band and the 98th of the brightest may be, as reflectance: air that was
 # removed too thoroughly makes dark water negative, and sun on snow and clouds is brighter than a white board.
 DARKEST, DIMMEST, BRIGHTEST = -0.06, 0.002, 2.0
-# As reflectance x 10000: the raw numbers of Landsat 8 and 9 begin above 5000, and those of 8 bits end at 255.
+# As reflectance x 10000.
 SCALED, SCALED_DARKEST, SCALED_DIMMEST = 10000.0, 5000.0, 255.0
-RAW_LANDSAT_DARKEST = 9000.0
-# Sentinel-2 since baseline 04.00 has no values below the shift, and something dark just above it.
-SHIFT, SHIFTED_DARKEST = 1000.0, 1600.0
-FITTED = 2000
-"""Number of pixels that are compared with the spectra of the world."""
 
 Measure = Callable[[], NDArray[Any]]
 """Returns values [bands, N] of pixels spread over the whole scene."""
@@ -157,49 +154,44 @@ def _ends(ranges: Sequence[Pair]) -> Pair:
 def _recognise(
     dtype: str, values: NDArray[Any], ranges: Sequence[Pair], names: Sequence[str]
 ) -> Radiometry | None:
-    """Take values for reflectance, reflectance x 10000 or raw numbers of Landsat, if they look like it."""
-    low, high = _ends(ranges)
-    count = len(names)
+    """Take values for what makes the scene most probable; None if nothing that is known does."""
     if dtype in ("uint8", "int8"):
         return None
-    if np.issubdtype(np.dtype(dtype), np.floating) and low >= DARKEST and DIMMEST <= high <= BRIGHTEST:
-        _LOG.info("Values: taken as reflectance, which is what they look like")
-        return Radiometry((1.0,) * count, (0.0,) * count, "what they look like")
-    if DARKEST * SCALED <= low <= SCALED_DARKEST and SCALED_DIMMEST < high <= BRIGHTEST * SCALED:
-        offset = -SHIFT / SCALED if SHIFT <= low <= SHIFTED_DARKEST and _looks_shifted(values, names) else 0.0
-        _LOG.info(
-            "Values: taken as reflectance x 10000%s, which is what they look like; if they are not, give `reflectance`",
-            f" + {SHIFT:g}, as of Sentinel-2 since baseline 04.00" if offset else "",
-        )
-        return Radiometry((1 / SCALED,) * count, (offset,) * count, "what they look like")
-    if (
-        dtype == "uint16"
-        and SCALED_DARKEST <= low <= RAW_LANDSAT_DARKEST
-        and _seen_through_air(ranges, names)
-    ):
-        radiometry = landsat_level1(count, "what they look like")
-        _LOG.info(
-            "Values: taken as raw numbers of Landsat 8 or 9, reflectance %s, which is what they look like; if they are "
-            "not, give `reflectance`",
-            radiometry.formula(),
-        )
+    verdict = judge_values(values.astype(dtype, copy=False), [canonical(name) for name in names])
+    if verdict is None:
+        return _by_range(dtype, ranges, names)
+    if verdict.scaling is None:
+        return None
+    radiometry = verdict.scaling.radiometry(len(names))
+    example = f"{verdict.scaling.scale:g},{verdict.scaling.offset:g}"
+    if verdict.sure:
+        _LOG.info("Values: assuming %s (`reflectance` %s)", verdict.scaling.text, example)
         return radiometry
-    return None
+    warnings.warn(
+        f"Assuming that the values are {verdict.scaling.text}; they might also be {verdict.doubt}. Give `reflectance` "
+        f"to be sure, {example} for what is assumed.",
+        AssumptionWarning,
+        stacklevel=2,
+    )
+    return radiometry
 
 
-def _seen_through_air(ranges: Sequence[Pair], names: Sequence[str]) -> bool:
-    """Whether the dark ends rise from red over green to blue, as air makes them; correcting for air removes that."""
-    dark = {canonical(name): low for name, (low, _) in zip(names, ranges, strict=True)}
-    return {"red", "green", "blue"} <= dark.keys() and dark["red"] < dark["green"] < dark["blue"]
-
-
-def _looks_shifted(values: NDArray[Any], names: Sequence[str]) -> bool:
-    """Whether values are more usual reflectances, times 10000, once the shift of Sentinel-2 is taken off."""
-    known = [canonical(name) for name in names]
-    if not set(known) <= set(BANDS):
-        return False
-    spectra = values[:, :: max(1, values.shape[1] // FITTED)] / SCALED
-    return usualness(spectra - SHIFT / SCALED, known) > usualness(spectra, known)
+def _by_range(dtype: str, ranges: Sequence[Pair], names: Sequence[str]) -> Radiometry | None:
+    """Take values of bands whose spectra are not known for reflectance, or reflectance x 10000, by their range."""
+    low, high = _ends(ranges)
+    floats = np.issubdtype(np.dtype(dtype), np.floating)
+    if floats and low >= DARKEST and DIMMEST <= high <= BRIGHTEST:
+        text, scale = "reflectance", 1.0
+    elif DARKEST * SCALED <= low <= SCALED_DARKEST and SCALED_DIMMEST < high <= BRIGHTEST * SCALED:
+        text, scale = "reflectance x 10000", 1 / SCALED
+    else:
+        return None
+    warnings.warn(
+        f"Assuming that the values are {text}, by their range only. Give `reflectance` to be sure.",
+        AssumptionWarning,
+        stacklevel=2,
+    )
+    return Radiometry((scale,) * len(names), (0.0,) * len(names), "what they look like")
 
 
 def _estimate(names: Sequence[str], values: NDArray[Any], ranges: Sequence[Pair]) -> Radiometry:
@@ -212,9 +204,11 @@ def _estimate(names: Sequence[str], values: NDArray[Any], ranges: Sequence[Pair]
             "scale and offset as `reflectance`."
         )
     if values.size == 0:
-        _LOG.warning(
-            "Nothing says how the values become reflectance, and no pixel holds data other than 0: they are assumed to "
-            "be reflectance x 10000; if they are not, give `reflectance`."
+        warnings.warn(
+            "Assuming reflectance x 10000: no pixel holds data other than 0, by which to tell. Override with "
+            "`reflectance`.",
+            AssumptionWarning,
+            stacklevel=2,
         )
         return Radiometry((1 / SCALED,) * len(names), (0.0,) * len(names), "an estimate")
     gains, offsets = fit_world(values, ranges, known)
@@ -223,9 +217,10 @@ def _estimate(names: Sequence[str], values: NDArray[Any], ranges: Sequence[Pair]
         f"{name} {here[0]:g} to {here[1]:g} as {low:.3f} to {high:.3f}"
         for name, here, (low, high) in zip(names, ranges, radiometry.reflectances(ranges), strict=True)
     )
-    _LOG.warning(
-        "Nothing says how the values become reflectance: estimated over the whole scene, as what makes it look most "
-        "like the rest of the world (%s); if you know better, give `reflectance`.",
-        ", ".join(texts),
+    warnings.warn(
+        "No radiometric metadata, and values that do not look like reflectance: gain and offset of each band are "
+        f"estimated over the whole scene ({', '.join(texts)}). Override with `reflectance`.",
+        AssumptionWarning,
+        stacklevel=2,
     )
     return radiometry

@@ -89,12 +89,23 @@ class Mixture:
         flat = precisions.reshape(len(precisions), -1)
         return cls(np.column_stack([heights, pulls, -0.5 * flat]), np.vstack([pulls.T, -flat.T]))
 
+    def log_likelihood(self, spectra: Floats) -> Floats:
+        """Return the logarithm of the density of spectra `[N, bands]`."""
+        logs = self._log_parts(spectra)
+        highest = logs.max(0)
+        return np.asarray(highest + np.log(np.exp(logs - highest).sum(0)))
+
+    def _log_parts(self, spectra: Floats) -> Floats:
+        """Return the logarithm of each component at spectra `[N, bands]`."""
+        columns = spectra.T
+        products = (columns[:, None] * columns[None]).reshape(-1, len(spectra))
+        return _product(self.polynomials, np.vstack([np.ones(len(spectra)), columns, products]))
+
     def log_density(self, spectra: Floats) -> tuple[Floats, Floats]:
         """Return the logarithm of the density of spectra `[N, bands]` and its gradient `[N, bands]`."""
         count, bands = spectra.shape
         columns = spectra.T
-        products = (columns[:, None] * columns[None]).reshape(-1, count)
-        logs = _product(self.polynomials, np.vstack([np.ones(count), columns, products]))
+        logs = self._log_parts(spectra)
         highest = logs.max(0)
         parts = np.exp(np.subtract(logs, highest, out=logs), out=logs)
         total = parts.sum(0)
@@ -116,11 +127,6 @@ def _product(matrix: Floats, columns: Floats) -> Floats:
     for first in range(0, columns.shape[1], step):
         np.matmul(matrix, columns[:, first : first + step], out=result[:, first : first + step])
     return result
-
-
-def usualness(spectra: Floats, names: Sequence[str]) -> float:
-    """Return the mean logarithm of the density of spectra `[bands, N]` among those that occur in the world."""
-    return float(Mixture.of_bands(names).log_density(spectra.T)[0].mean())
 
 
 def fit_world(

@@ -13,7 +13,7 @@ from support.scenes import landscape
 from support.tiny_onnx import make_model
 from typer.testing import CliRunner
 
-from iic_geotools.errors import UsageError
+from iic_geotools.errors import AssumptionWarning, UsageError
 from iic_runtime import Segmenter, segment_raster, segment_rasters
 from iic_runtime.cli import model as model_commands
 from iic_runtime.cli import segment_raster as command
@@ -49,8 +49,8 @@ def test_scenes_with_values_of_any_kind_have_one_map(
     expected = Segmenter(model, device="cpu")(TENTHOUSANDTHS.astype(np.int16), rescale="off").labels
     assert len(np.unique(expected)) > 1
     scenes = {
-        "a.tif": (TENTHOUSANDTHS, "reflectance x 10000, which is what they look like"),
-        "b.tif": ((TENTHOUSANDTHS / 1e4).astype(np.float32), "taken as reflectance, which is"),
+        "a.tif": (TENTHOUSANDTHS, "Values: assuming reflectance x 10000 ("),
+        "b.tif": ((TENTHOUSANDTHS / 1e4).astype(np.float32), "Values: assuming reflectance ("),
         LANDSAT: (LANDSAT_VALUES, "value x 2.75e-05 - 0.2, by its name, surface reflectance of Landsat"),
     }
     for name, (values, sentence) in scenes.items():
@@ -68,13 +68,11 @@ def test_scale_and_offset_of_the_user(make_scene: MakeScene, model: Path) -> Non
     assert not np.array_equal(mapped(scene, model, rescale="auto"), expected)
 
 
-def test_8_bit_imagery_is_estimated(
-    make_scene: MakeScene, model: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_8_bit_imagery_is_estimated(make_scene: MakeScene, model: Path) -> None:
     values = landscape(70, 90)
-    labels = mapped(make_scene(values), model, tile=32)
+    with pytest.warns(AssumptionWarning, match="estimated over the whole scene"):
+        labels = mapped(make_scene(values), model, tile=32)
     assert len(np.unique(labels)) > 1
-    assert "estimated over the whole scene" in caplog.text
     assert np.array_equal(Segmenter(model, device="cpu")(values).labels, labels)
 
 

@@ -1,0 +1,269 @@
+"""How probable a scene is, under the spectra of the world, if its values or its bands are read in one way or another.
+
+The score of a reading is the mean log density of the scene's pixels under the mixture of `spectra`, with a background
+of 2 % for what the mixture does not know, plus the logarithm of the Jacobian of the scaling (the log gain of every
+band). Without it the darkest reading would always win, because water is a narrow cloud. Scores are nats per pixel, and
+what a file's data type makes unusual is subtracted from them.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import permutations
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from iic_geotools.scene.radiometry import Radiometry, landsat_level1
+from iic_geotools.scene.sensors import COLOURS, Names, pick
+from iic_geotools.scene.spectra import BANDS, Floats, Mixture
+
+BACKGROUND, DARKEST, BRIGHTEST = 0.02, -0.1, 1.5
+"""Share of spectra that the mixture does not know, and between which reflectances they are as likely as each other."""
+BEYOND = 0.01
+"""Density of the background just outside of that range, from where it falls with the square of the distance."""
+PIXELS, PIXELS_OF_ORDERS = 800, 400
+"""Number of pixels that readings are compared on."""
+RAW_BRIGHT = tuple(np.exp(np.linspace(math.log(0.12), math.log(1.1), 9)).tolist())
+"""Reflectances that the brightest band may reach if the gain of the values is unknown."""
+RAW_PENALTY = 2.0
+"""How much more probable an unknown gain must make a scene before it is believed: a free parameter always fits."""
+DIMMEST, DARK_END = 0.002, 0.5
+"""Reflectance that the brightest band must reach, and that the darkest band must not begin above."""
+SHIFTED_DARKEST, UNSHIFTED = 0.06, 1.5
+"""Scenes hold something dark, so that a shift is unlikely, by so many nats, that leaves the darkest band above this."""
+STRANGE = 1.0
+"""Nats above the background, per pixel, below which a scene holds no spectra that the mixture knows."""
+CLEAR, CLEAR_ORDER = 0.5, 0.4
+"""Nats per pixel by which a reading must lead before it is called sure."""
+RAW_BITS = 12
+"""Values within these bits may be raw numbers of a camera; those of reflectance x 10000 usually reach beyond."""
+UNUSUAL_ORDER = 1.0
+"""What an order of bands in which nobody writes files must make up for."""
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """A way to read values as reflectance.
+
+    Attributes:
+        text: What it is called within a sentence: "reflectance x 10000".
+        scale: The factor of the values.
+        offset: What is added to them.
+        floats: How unusual it is for real numbers, in nats per pixel; None if it does not occur.
+        integers: The same for whole numbers.
+    """
+
+    text: str
+    scale: float
+    offset: float
+    floats: float | None
+    integers: float | None
+
+    def darkest(self, values: Floats) -> float:
+        """Return the 2nd percentile of the darkest band of values `[N, bands]` as reflectance."""
+        return float(np.percentile(values, 2, axis=0).min()) * self.scale + self.offset
+
+    def is_possible(self, values: Floats) -> bool:
+        """Return whether values `[N, bands]` become reflectances that a scene can have."""
+        low, high = np.percentile(values, (2, 98), axis=0) * self.scale + self.offset
+        return bool(-0.06 <= low.min() <= DARK_END and DIMMEST <= high.max() <= 2.0)
+
+    def radiometry(self, count: int) -> Radiometry:
+        """Return the scaling of `count` bands."""
+        return Radiometry((self.scale,) * count, (self.offset,) * count, "what they look like")
+
+
+@cache
+def scalings() -> tuple[Scaling, ...]:
+    """Return the ways to read values that occur in files."""
+    level1 = landsat_level1(1, "")
+    return (
+        Scaling("reflectance", 1.0, 0.0, 0.0, None),
+        Scaling("reflectance in per cent", 0.01, 0.0, 0.5, 1.5),
+        Scaling("reflectance x 1000", 1e-3, 0.0, 0.7, 0.5),
+        Scaling("reflectance x 10000", 1e-4, 0.0, 0.2, 0.0),
+        Scaling("reflectance x 10000 + 1000, as of Sentinel-2 since baseline 04.00", 1e-4, -0.1, 0.5, 0.3),
+        Scaling("Landsat level 2", 2.75e-5, -0.2, 0.6, 0.3),
+        Scaling("raw Landsat 8 or 9, level 1", level1.scales[0], level1.offsets[0], 0.6, 0.3),
+    )
+
+
+@dataclass(frozen=True)
+class ValueVerdict:
+    """How values are to be read.
+
+    Attributes:
+        scaling: The most probable scaling; None if their gain is unknown.
+        sure: Whether it is clearly the most probable.
+        doubt: What else they may be, to be quoted within a sentence; empty if it is sure.
+        lead: Nats per pixel by which it leads.
+    """
+
+    scaling: Scaling | None
+    sure: bool
+    doubt: str
+    lead: float
+
+
+class Likelihood:
+    """Scores readings of values.
+
+    Args:
+        names: Names of the bands, all of them in `BANDS`.
+    """
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._mixture = Mixture.of_bands(names)
+
+    def score(self, values: Floats, scale: float, offset: float) -> float:
+        """Return the nats per pixel of values `[N, bands]` that become reflectance by a scale and an offset."""
+        return float(self.novelty(values * scale + offset).mean() + values.shape[1] * math.log(scale))
+
+    def novelty(self, spectra: Floats) -> Floats:
+        """Return the log density of each spectrum `[N, bands]`, background included."""
+        beyond = np.maximum(np.maximum(DARKEST - spectra, spectra - BRIGHTEST), 0.0)
+        inside = -math.log(BRIGHTEST - DARKEST)
+        background = np.where(beyond > 0, math.log(BEYOND) - 2 * np.log1p(beyond), inside).sum(1)
+        known = self._mixture.log_likelihood(spectra)
+        return np.asarray(np.logaddexp(known + math.log(1 - BACKGROUND), background + math.log(BACKGROUND)))
+
+    def explains(self, spectra: Floats) -> bool:
+        """Return whether spectra `[N, bands]` are those of the world, more than the background is."""
+        background = math.log(BACKGROUND) - spectra.shape[1] * math.log(BRIGHTEST - DARKEST)
+        return bool(self.novelty(spectra).mean() > background + STRANGE)
+
+    def best_known(self, values: Floats, floats: bool) -> list[tuple[float, Scaling]]:
+        """Return the scalings that are possible for a kind of numbers with their scores, the best first."""
+        scored = []
+        for scaling in scalings():
+            unusual = scaling.floats if floats else scaling.integers
+            if unusual is not None and scaling.is_possible(values):
+                shifted = scaling.offset < 0 and scaling.darkest(values) > SHIFTED_DARKEST
+                score = self.score(values, scaling.scale, scaling.offset)
+                scored.append((score - unusual - shifted * UNSHIFTED, scaling))
+        return sorted(scored, key=lambda entry: -entry[0])
+
+    def raw(self, values: Floats) -> float:
+        """Return the score of values of unknown gain: the mean of the three best of a range of gains."""
+        bright = float(np.percentile(values, 98, axis=0).max())
+        if bright <= 0:
+            return -math.inf
+        scores = sorted(self.score(values, level / bright, 0.0) for level in RAW_BRIGHT)
+        return float(np.mean(scores[-3:]))
+
+
+def judge_values(values: NDArray[Any], names: Sequence[str]) -> ValueVerdict | None:
+    """Find out how values become reflectance.
+
+    Args:
+        values: Values `[bands, N]` of pixels spread over a scene, in the scene's data type.
+        names: Names of the bands; those that the mixture does not know are left out.
+
+    Returns:
+        The verdict; None if there are no values, fewer than three bands that the mixture knows, or no spectra that it
+        knows.
+    """
+    rows = [index for index, name in enumerate(names) if name in BANDS]
+    if len(rows) < 3 or values.shape[1] == 0:
+        return None
+    floats = bool(np.issubdtype(values.dtype, np.floating))
+    likelihood = Likelihood([names[row] for row in rows])
+    sample = _sample(values[rows], PIXELS)
+    known, raw = likelihood.best_known(sample, floats), likelihood.raw(sample)
+    if not known:
+        return ValueVerdict(None, False, "", math.inf)
+    best, scaling = known[0]
+    if not likelihood.explains(sample * scaling.scale + scaling.offset):
+        return None
+    second, other = known[1] if len(known) > 1 else (-math.inf, scaling)
+    bits = (
+        math.ceil(math.log2(float(values.max()) + 1))
+        if np.issubdtype(values.dtype, np.unsignedinteger)
+        else 0
+    )
+    may_be_raw = 0 < bits <= RAW_BITS
+    if may_be_raw and raw - RAW_PENALTY > best:
+        return ValueVerdict(None, False, scaling.text, raw - best)
+    doubt = ""
+    if best - second < CLEAR:
+        doubt = other.text
+    elif may_be_raw:
+        doubt = f"raw numbers of {max(8, bits)} bits"
+    elif raw - RAW_PENALTY > best:
+        doubt = "values of another gain"
+    return ValueVerdict(scaling, not doubt, doubt, best - max(second, raw))
+
+
+@dataclass(frozen=True)
+class OrderVerdict:
+    """In which order bands are.
+
+    Attributes:
+        readings: The readings, the most probable first.
+        lead: Nats per pixel by which the first leads.
+    """
+
+    readings: tuple[Names, ...]
+    lead: float
+
+    @property
+    def sure(self) -> bool:
+        """Whether the first reading is clearly the most probable."""
+        return self.lead >= CLEAR_ORDER
+
+
+def judge_order(values: NDArray[Any], readings: Sequence[Names]) -> OrderVerdict | None:
+    """Find out which reading of the bands of a scene is the most probable.
+
+    Args:
+        values: Values `[bands, N]` of all bands of the scene, of pixels spread over it.
+        readings: What the bands may be; of four bands every order is compared.
+
+    Returns:
+        The verdict; None if nothing can be said: of values of 8 bits, whose gains differ, or of readings without red,
+        green, blue and infrared.
+    """
+    if values.shape[1] == 0 or values.dtype.itemsize == 1:
+        return None
+    usual = {bands: reading for reading in readings if (bands := _bands(reading))}
+    if not usual:
+        return None
+    candidates = dict(usual)
+    if len(values) == len(COLOURS):
+        for order in permutations(range(len(COLOURS))):
+            candidates.setdefault(order, _reading(order))
+    likelihood = Likelihood(COLOURS)
+    floats = bool(np.issubdtype(values.dtype, np.floating))
+    sample = _sample(values, PIXELS_OF_ORDERS)
+    # One scaling for all orders, the best of the usual ones: another would make amends for a wrong order.
+    best = [entry for bands in usual for entry in likelihood.best_known(sample[:, bands], floats)[:1]]
+    if not best:
+        return None
+    scaling = max(best, key=lambda entry: entry[0])[1]
+    scores = {
+        bands: likelihood.score(sample[:, bands], scaling.scale, scaling.offset)
+        - (0.0 if bands in usual else UNUSUAL_ORDER)
+        for bands in candidates
+    }
+    ranking = sorted(scores, key=lambda bands: -scores[bands])
+    lead = math.inf if len(ranking) == 1 else scores[ranking[0]] - scores[ranking[1]]
+    return OrderVerdict(tuple(candidates[bands] for bands in ranking), lead)
+
+
+def _bands(reading: Names) -> tuple[int, ...]:
+    """The positions of red, green, blue and infrared in a reading; nothing if one of them is missing or twice there."""
+    found = [pick(reading, name) for name in COLOURS]
+    return tuple(bands[0] - 1 for bands in found) if all(len(bands) == 1 for bands in found) else ()
+
+
+def _reading(order: Sequence[int]) -> Names:
+    return tuple(COLOURS[order.index(position)] for position in range(len(order)))
+
+
+def _sample(values: NDArray[Any], count: int) -> Floats:
+    """Every so many pixels as `[N, bands]`."""
+    step = max(1, values.shape[1] // count)
+    return np.ascontiguousarray(values[:, ::step].T, np.float64)
