@@ -6,6 +6,7 @@ from itertools import islice
 from typing import Any
 
 from iic_geotools.errors import SceneError, UsageError
+from iic_geotools.scene.sensors import Names, pick
 
 MOST_LISTED = 24
 """The most bands that a sentence lists."""
@@ -38,20 +39,17 @@ def colour_interpretations(dataset: Any) -> tuple[str, ...]:
 
 
 def match_bands(
-    names: Sequence[str],
-    descriptions: Sequence[str | None],
-    interpretations: Sequence[str],
+    wanted: Sequence[str],
+    descriptions: Names,
+    names: Names,
     bands: Sequence[str | int] | None = None,
 ) -> tuple[int, ...]:
     """Find the scene's band for each band that a model takes.
 
-    A name is looked up among the band descriptions first, then among the colour interpretations: writers that know
-    the name of an infrared band still mark it as alpha.
-
     Args:
-        names: Names of the bands that the model takes, in its order.
+        wanted: Names of the bands that the model takes, in its order.
         descriptions: Descriptions of the scene's bands.
-        interpretations: Colour interpretations of the scene's bands.
+        names: Common names of the scene's bands, as far as they are known (`sensors`).
         bands: The user's choice: for each of the model's bands the name or number of a band of the scene.
 
     Returns:
@@ -62,16 +60,16 @@ def match_bands(
         SceneError: A band is missing, or two bands have the same name.
     """
     if bands is None:
-        bidx = tuple(_find(name, descriptions, interpretations, names) for name in names)
-    elif len(bands) != len(names):
+        bidx = tuple(_find(name, descriptions, names, wanted) for name in wanted)
+    elif len(bands) != len(wanted):
         raise UsageError(
-            f"`bands` names {len(bands)} band(s), but the model takes {len(names)}: {', '.join(names)}."
+            f"`bands` names {len(bands)} band(s), but the model takes {len(wanted)}: {', '.join(wanted)}."
         )
     else:
-        bidx = tuple(_choose(band, descriptions, interpretations, names) for band in bands)
+        bidx = tuple(_choose(band, descriptions, names, wanted) for band in bands)
     if len(set(bidx)) < len(bidx):
         raise UsageError(
-            f"`bands` names a band of the scene twice ({bidx}); the model takes {', '.join(names)}."
+            f"`bands` names a band of the scene twice ({bidx}); the model takes {', '.join(wanted)}."
         )
     return bidx
 
@@ -81,59 +79,55 @@ def positional_name(band: int) -> str:
     return f"band{band}"
 
 
-def named_bands(
-    name: str, descriptions: Sequence[str | None], interpretations: Sequence[str]
-) -> tuple[int, ...]:
-    """The scene's bands of that name, counted from 1: by description, colour interpretation or position ("band3")."""
-    for candidates in (descriptions, interpretations):
-        matches = tuple(
-            index
-            for index, candidate in enumerate(candidates, 1)
-            if candidate and canonical(candidate) == canonical(name)
-        )
-        if matches:
-            return matches
-    position = re.fullmatch(r"band([1-9]\d{0,8})", name)
-    return (int(position[1]),) if position and int(position[1]) <= len(descriptions) else ()
-
-
-def list_bands(descriptions: Sequence[str | None], interpretations: Sequence[str]) -> str:
-    """The scene's bands, to be used within a sentence: "1 red, 2 unnamed"."""
-    names = (
-        description or (colour if colour != "undefined" else "unnamed")
-        for description, colour in zip(descriptions, interpretations, strict=True)
+def named_bands(name: str, descriptions: Names, names: Names) -> tuple[int, ...]:
+    """The scene's bands of that name, counted from 1: by description, by what it means, or by position ("band3")."""
+    matches = tuple(
+        index
+        for index, description in enumerate(descriptions, 1)
+        if description and canonical(description) == canonical(name)
     )
-    listed = [f"{index} {name[:40]}" for index, name in enumerate(islice(names, MOST_LISTED), 1)]
+    at_position = tuple(band for band in range(1, len(names) + 1) if positional_name(band) == name)
+    return matches or pick(names, canonical(name)) or at_position
+
+
+def list_bands(descriptions: Names, names: Names) -> str:
+    """The scene's bands, to be used within a sentence: "1 red, 2 B08 (nir), 3 unnamed"."""
+    texts = (
+        _label(description, name)
+        for description, name in islice(zip(descriptions, names, strict=True), MOST_LISTED)
+    )
+    listed = [f"{index} {text}" for index, text in enumerate(texts, 1)]
     more = len(descriptions) - len(listed)
     return ", ".join(listed) + (f" and {more} more" if more > 0 else "")
 
 
-def _choose(
-    band: str | int, descriptions: Sequence[str | None], interpretations: Sequence[str], names: Sequence[str]
-) -> int:
+def _label(description: str | None, name: str | None) -> str:
+    if description is None:
+        return name or "unnamed"
+    return description[:40] if name in (None, canonical(description)) else f"{description[:40]} ({name})"
+
+
+def _choose(band: str | int, descriptions: Names, names: Names, wanted: Sequence[str]) -> int:
     """The number of a band that the user gave by name or number."""
     band = str(band)  # from Python also a number
     if not re.fullmatch(r"[+-]?\d{1,9}", band.strip()):
-        return _find(band, descriptions, interpretations, names)
+        return _find(band, descriptions, names, wanted)
     index = int(band)
     if not 1 <= index <= len(descriptions):
         raise UsageError(f"`bands` asks for band {index}, but the scene has bands 1 to {len(descriptions)}.")
     return index
 
 
-def _find(
-    name: str, descriptions: Sequence[str | None], interpretations: Sequence[str], names: Sequence[str]
-) -> int:
-    matches = named_bands(name, descriptions, interpretations)
+def _find(name: str, descriptions: Names, names: Names, wanted: Sequence[str]) -> int:
+    matches = named_bands(name, descriptions, names)
     if len(matches) == 1:
         return matches[0]
     if matches:
         raise SceneError(
             f"Bands {' and '.join(map(str, matches))} of the scene are both named {name}: "
-            f"say which ones to use with `bands`, in the order {','.join(names)}."
+            f"say which ones to use with `bands`, in the order {','.join(wanted)}."
         )
     raise SceneError(
-        f"The scene has no band named {name} (it has {list_bands(descriptions, interpretations)}): "
-        f"say which of its bands are {','.join(names)}, in that order, with `bands`, "
-        f"e.g. `bands` {','.join(str(index) for index in range(1, len(names) + 1))}."
+        f"The scene has no band named {name} (it has {list_bands(descriptions, names)}): "
+        f"say which of these are {','.join(wanted)}, in that order, with `bands`."
     )

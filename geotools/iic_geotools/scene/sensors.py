@@ -36,7 +36,7 @@ _BY_DEFAULT = {
 }
 _PICTURES = ("JPEG", "PNG", "WEBP", "JP2OpenJPEG", "GIF", "BMP")
 
-USUAL_ORDER = "a usual order of bands"
+USUAL_ORDER, BY_COLOUR = "a usual order of bands", "their colour interpretation"
 Names = tuple[str | None, ...]
 
 
@@ -56,6 +56,11 @@ class BandNames:
     reason: str
     stated: bool = True
     conflict: str = ""
+
+    @property
+    def nameless(self) -> bool:
+        """Whether no description and no wavelength says anything about the bands."""
+        return self.reason in (USUAL_ORDER, BY_COLOUR)
 
     @property
     def certain(self) -> Names:
@@ -98,7 +103,9 @@ def _identify(
     names: Names = tuple(
         word or length for word, length in zip(by_word, _by_wavelength(lengths), strict=True)
     )
-    colours: Names = tuple(colour if colour in COLOURS else None for colour in interpretations)
+    colours: Names = tuple(
+        colour if colour in COLOURS or interpretations == ("gray",) else None for colour in interpretations
+    )
     default = interpretations in _BY_DEFAULT and driver not in _PICTURES
     coded = _by_codes(texts, names, product)
     if coded is None and any(names):
@@ -112,7 +119,7 @@ def _identify(
     if any(colours):
         more = orders if default and len(colours) == 4 else ()
         readings = tuple(dict.fromkeys((colours, *more)))
-        return BandNames(readings, "their colour interpretation", stated=not default)
+        return BandNames(readings, BY_COLOUR, stated=not default)
     return BandNames(orders or ((None,) * len(descriptions),), USUAL_ORDER, stated=False)
 
 

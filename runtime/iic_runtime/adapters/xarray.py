@@ -164,7 +164,13 @@ def _as_image(da: xr.DataArray) -> xr.DataArray:
 
 
 def _choose_reading(image: xr.DataArray, info: SceneInfo, card: Card, settings: PixelSettings) -> SceneSource:
-    chosen = choose_bands(info, card, settings.bands)
+    def sample() -> NDArray[Any]:
+        def read_all(rect: Rect) -> tuple[NDArray[Any], None]:
+            return np.array(image.data[:, *rect.slices]), None
+
+        return sample_values(read_all, info.grid.width, info.grid.height, skip_empty=True)
+
+    chosen = choose_bands(info, card, settings.bands, sample)
     bidx = tuple(chosen.values())
     source = SceneSource(
         path=info.path,

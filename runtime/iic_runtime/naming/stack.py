@@ -120,7 +120,7 @@ def suitable_model(info: SceneInfo, **reading: Any) -> tuple[ModelFile, SceneSou
 def data_bands(info: SceneInfo, bands: Sequence[str | int] | None = None) -> tuple[int, ...]:
     """Return the numbers of a scene's bands that hold data: those that are asked for, or all that are not alpha."""
     if bands is not None:
-        return match_bands([str(band) for band in bands], info.descriptions, info.interpretations, bands)
+        return match_bands([str(band) for band in bands], info.descriptions, info.bands.certain, bands)
     names = zip(info.descriptions, info.interpretations, strict=True)
     numbers = [number for number, (name, colour) in enumerate(names, 1) if name or colour != "alpha"]
     return tuple(numbers) or (1,)
@@ -207,7 +207,7 @@ def _names(info: SceneInfo, bidx: tuple[int, ...]) -> tuple[str, ...]:
         for band in bidx
     ]
     try:
-        if match_bands(names, info.descriptions, info.interpretations) == bidx:
+        if match_bands(names, info.descriptions, info.bands.certain) == bidx:
             return tuple(names)
     except IICError:
         pass

@@ -2,6 +2,7 @@
 
 import logging
 import math
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,13 +11,14 @@ import numpy as np
 from affine import Affine
 from numpy.typing import NDArray
 
-from iic_geotools.errors import ModelError, SceneError
+from iic_geotools.errors import AssumptionWarning, ModelError, SceneError
 from iic_geotools.geobox import GeoBox
 from iic_geotools.scene.bands import canonical, list_bands, match_bands, named_bands
 from iic_geotools.scene.info import SceneInfo
-from iic_geotools.scene.rescaling import Pair, sample_values
+from iic_geotools.scene.likelihood import judge_order
+from iic_geotools.scene.rescaling import Pair
 from iic_geotools.scene.scene import SceneSource, value_sample
-from iic_geotools.tiling import Rect
+from iic_geotools.scene.sensors import COLOURS, USUAL_ORDER, pick
 from iic_runtime.model.card import Card
 from iic_runtime.model.select import describe_misfit, ground_resolution, matching_size
 from iic_runtime.model.values import Input, choose_rescale
@@ -26,6 +28,7 @@ _LOG = logging.getLogger(__name__)
 MOST_REFINED = 64
 # Share of two-valued pixels above which a band is a mask: its edges may be smoothed.
 ALPHA_SHARE = 0.95
+RGB = ("red", "green", "blue")
 # How far from a whole number of pixels a factor may be: what a projection or rounded coordinates change.
 WHOLE = 0.01
 
@@ -56,7 +59,7 @@ def choose_reading(
     Raises:
         IICError: The scene does not suit the model, or an argument does not suit them.
     """
-    chosen = choose_bands(info, card, bands or _order_of_unnamed(info, card))
+    chosen = choose_bands(info, card, bands, lambda: _sample_all(info, nodata))
     bidx = tuple(chosen.values())
     if any(info.interpretations[band - 1] == "palette" for band in bidx):
         raise SceneError(
@@ -83,6 +86,22 @@ def choose_reading(
     )
 
 
+def _sample_all(info: SceneInfo, nodata: float | None) -> NDArray[Any]:
+    """Return values of all bands of a scene, of pixels spread over it."""
+    bidx = tuple(range(1, len(info.dtypes) + 1))
+    values = [value for value in info.nodatavals if value is not None]
+    source = SceneSource(
+        path=info.path,
+        bidx=bidx,
+        dtype=info.dtypes[0],
+        nodata=nodata if nodata is not None or not values else values[0],
+        masked=False,
+        fill=(0.0,) * len(bidx),
+        name=info.name,
+    )
+    return value_sample(source, info, skip_empty=True)
+
+
 def describe_input(
     info: SceneInfo, chosen: Mapping[str, int], measure: Callable[[bool], NDArray[Any]]
 ) -> Input:
@@ -92,100 +111,157 @@ def describe_input(
     return Input(tuple(chosen), info.dtype_of(bidx), measure, declared, info.title)
 
 
-def choose_bands(info: SceneInfo, card: Card, bands: Sequence[str | int] | None = None) -> Mapping[str, int]:
+def choose_bands(
+    info: SceneInfo,
+    card: Card,
+    bands: Sequence[str | int] | None = None,
+    sample: Callable[[], NDArray[Any]] | None = None,
+) -> Mapping[str, int]:
     """Return the scene's band, counted from 1, by the name of the model's band, in the model's order.
 
-    Bands that the model can do without are left out if the scene does not name them. An alpha band is a mask, and
+    Bands that the model can do without are left out if the scene does not have them. An alpha band is a mask, and
     counts as a band only if it is named.
 
     Args:
         info: What is known about the scene.
         card: The card of the model.
         bands: Bands of the scene by name or number, for all bands of the model or for those that it cannot do
-            without; by default those that have the names of the model's bands.
+            without; by default those that have the names of the model's bands, or are most probably these.
+        sample: Returns values [bands, N] of all bands of the scene, of pixels spread over it; called only if what is
+            written about the bands does not tell what they are.
 
     Raises:
         UsageError: `bands` does not fit the model.
-        SceneError: A band is missing, or two bands have the same name.
+        SceneError: A band is missing, two bands have the same name, or what is written about them is contradictory.
     """
-    names = card.bands
-    if bands is None:
-        _check_band_names(info, card)
-        absent = {
-            name for name in card.optional if not named_bands(name, info.descriptions, info.interpretations)
-        }
-        names = tuple(name for name in names if name not in absent)
-    elif len(bands) == len(card.required):
-        names = card.required
-    missing = [name for name in card.bands if name not in names]
+    known = info.bands
+    if bands is not None:
+        wanted = card.required if len(bands) == len(card.required) else card.bands
+        bidx = match_bands(wanted, info.descriptions, known.certain, bands)
+        return _announce_bands(card, dict(zip(wanted, bidx, strict=True)))
+    if known.conflict:
+        raise SceneError(
+            f"{info.title} contradicts itself, {known.conflict}; say which bands are {','.join(card.bands)}, in that "
+            "order, with `bands`."
+        )
+    names = known.certain
+    if not known.stated and not _own_names(info, card):
+        names = decide_names(info, card, sample)
+    _check_band_names(info, card, names)
+    wanted = tuple(
+        name
+        for name in card.bands
+        if name not in card.optional or named_bands(name, info.descriptions, names)
+    )
+    bidx = match_bands(wanted, info.descriptions, names)
+    return _announce_bands(card, dict(zip(wanted, bidx, strict=True)))
+
+
+def _announce_bands(card: Card, chosen: Mapping[str, int]) -> Mapping[str, int]:
+    missing = [name for name in card.bands if name not in chosen]
     if missing:
         _LOG.info("Bands: %s without %s", card.name, " and ".join(missing))
-    bidx = match_bands(names, info.descriptions, info.interpretations, bands)
-    return dict(zip(names, bidx, strict=True))
+    return chosen
 
 
-def _order_of_unnamed(info: SceneInfo, card: Card) -> tuple[int, ...] | None:
-    """Return all bands in order if none of them has a name and there are as many as the model takes; else None.
+def _own_names(info: SceneInfo, card: Card) -> bool:
+    """Return whether every band that the model takes is described by its very name."""
+    nameless = (None,) * len(info.descriptions)
+    return all(named_bands(name, info.descriptions, nameless) for name in card.bands)
 
-    Writers that know nothing about four bands mark them as red, green, blue and alpha: that says no more than their
-    order, unless the fourth holds the values of a mask.
+
+def decide_names(
+    info: SceneInfo, card: Card, sample: Callable[[], NDArray[Any]] | None = None
+) -> tuple[str | None, ...]:
+    """Return the common names of bands that nobody has named, as their spectra show them, and warn of it.
+
+    Args:
+        info: What is known about the scene.
+        card: The card of the model.
+        sample: As in `choose_bands`.
+
+    Raises:
+        SceneError: Two readings are about as probable as each other.
     """
-    kinds = info.interpretations
-    if len(kinds) != len(card.bands) or any(info.descriptions):
-        return None
-    unnamed = set(kinds) <= {"undefined", "gray"}
-    by_default = (
-        kinds == ("red", "green", "blue", "alpha") and tuple(map(canonical, card.bands[:3])) == kinds[:3]
-    )
-    if not unnamed and not (by_default and not _is_mask(info, len(kinds))):
-        return None
-    if all(named_bands(name, info.descriptions, kinds) for name in card.bands):
-        return None
-    order = ", ".join(f"{index} {name}" for index, name in enumerate(card.bands, 1))
-    _LOG.warning(
-        "The bands of %s have no names and are read in the order of the model %s (%s); give `bands` for another order.",
-        *(info.title, card.name, order),
-    )
-    return tuple(range(1, len(kinds) + 1))
+    known = info.bands
+    readings = known.readings
+    values: NDArray[Any] | None = None
+    if len(readings) == 1 and known.reason != USUAL_ORDER:
+        if not any(readings[0]) or info.interpretations[: len(RGB)] == RGB:
+            return readings[0]  # a picture of red, green and blue, or nothing at all
+        return _assume(info, readings[0], known.reason)
+    if sample is not None and len(set(info.dtypes)) == 1:
+        values = sample()
+    if info.interpretations == (*RGB, "alpha") and not any(info.descriptions):
+        if values is None or _is_mask(values[-1]):
+            return readings[0]
+        readings = tuple(reading for reading in readings if None not in reading)
+    if values is not None and set(map(canonical, card.required)) <= set(COLOURS):
+        verdict = judge_order(values, readings)
+        if verdict is not None and verdict.sure:
+            return _assume(info, verdict.readings[0], "their spectra")
+        if verdict is not None:
+            raise _ask_for_order(info, card, verdict.readings)
+    if len(info.dtypes) == len(card.bands) and known.nameless:
+        order = tuple(map(canonical, card.bands)) if known.reason == USUAL_ORDER else readings[0]
+        return _assume(info, order, f"the order of the model {card.name}")
+    if len(readings) > 1 and not known.nameless:
+        raise _ask_for_order(info, card, readings)
+    return known.certain
 
 
-def _is_mask(info: SceneInfo, band: int) -> bool:
+def _assume(info: SceneInfo, names: tuple[str | None, ...], reason: str) -> tuple[str | None, ...]:
+    listed = ", ".join(f"{index} {name}" for index, name in enumerate(names, 1) if name in COLOURS)
+    warnings.warn(
+        f"The bands of {info.title} are taken as {listed}, by {reason}. Override with `bands`.",
+        AssumptionWarning,
+        stacklevel=2,
+    )
+    return names
+
+
+def _ask_for_order(info: SceneInfo, card: Card, readings: Sequence[tuple[str | None, ...]]) -> SceneError:
+    orders = [
+        ",".join(str(bands[0]) for name in card.bands if (bands := pick(reading, canonical(name))))
+        for reading in readings[:2]
+    ]
+    return SceneError(
+        f"It is not clear which bands of {info.title} are {','.join(card.bands)}: their spectra suit `bands` "
+        f"{orders[0]} and {orders[1]} about equally well; give one of them."
+    )
+
+
+def _is_mask(values: NDArray[Any]) -> bool:
     """Return whether a band has almost no other values than its smallest and largest, as an alpha band has."""
-    dtype = info.dtype_of((band,))
-    source = SceneSource(info.path, (band,), dtype, nodata=None, masked=False, fill=(0.0,), name=info.name)
-    with source.open() as scene:
-
-        def read(rect: Rect) -> tuple[NDArray[Any], None]:
-            return scene.read(rect).values, None
-
-        values = sample_values(read, info.grid.width, info.grid.height)
-    return bool(np.isin(values, (values.min(), values.max())).mean() > ALPHA_SHARE) if values.size else True
+    if not values.size:
+        return True
+    return bool(np.isin(values, (values.min(), values.max())).mean() > ALPHA_SHARE)
 
 
-def _check_band_names(info: SceneInfo, card: Card) -> None:
+def _check_band_names(info: SceneInfo, card: Card, names: tuple[str | None, ...]) -> None:
     """Refuse a scene without a band that the model takes, and say what can be done about it."""
-    matches = {name: named_bands(name, info.descriptions, info.interpretations) for name in card.bands}
+    matches = {name: named_bands(name, info.descriptions, names) for name in card.bands}
     missing = [name for name in card.required if not matches[name]]
     if not missing:
         return
     count = len(info.descriptions)
-    unmatched = [band for band in range(1, count + 1) if not any(band in hits for hits in matches.values())]
+    unmatched = count - len({band for bands in matches.values() for band in bands})
     present = [name for name in card.bands if matches[name]]
     order, absent = ",".join(card.bands), " or ".join(missing)
     usable = ",".join(present or map(str, range(1, count + 1)))
     train = f"train a model on the bands that the scene has ({usable}), with iic-train rasters"
-    if len(unmatched) < len(missing):
+    kinds = ("alpha" if kind == "alpha" else None for kind in info.interpretations)
+    known = list_bands(
+        info.descriptions, tuple(name or kind for name, kind in zip(names, kinds, strict=True))
+    )
+    if unmatched < len(missing):
         advice = f", but {card.name} takes {order}; {train}"
+    elif present:
+        advice = (
+            f"; if it has {absent} under another name, give `bands` in the order {order}, or else {train}"
+        )
     else:
-        spare = iter(unmatched)
-        example = ",".join(str(matches[name][0] if matches[name] else next(spare)) for name in card.bands)
-        advice = f"; say which of its bands are {order}, in that order, with `bands`, e.g. {example}"
-        if present:
-            advice = (
-                f"; if it has {absent} under another name, say so with `bands`, e.g. {example} for {order}, "
-                f"or else {train}"
-            )
-    known = list_bands(info.descriptions, info.interpretations)
+        advice = f"; say which of these are {order}, in that order, with `bands`"
     raise SceneError(f"The scene has no band named {absent} (it has {known}){advice}.")
 
 

@@ -164,7 +164,7 @@ def _composites(info: SceneInfo, known: Mapping[str, int]) -> dict[str, tuple[in
     """Return bands to show as red, green and blue, by the name of the picture; the default first."""
 
     def band(name: str) -> int | None:
-        named = named_bands(name, info.descriptions, info.interpretations)
+        named = named_bands(name, info.descriptions, info.bands.certain)
         return known.get(name) or (named[0] if len(named) == 1 else None)
 
     red, green, blue, nir = map(band, ("red", "green", "blue", "nir"))

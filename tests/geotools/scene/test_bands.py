@@ -14,9 +14,9 @@ def test_names_of_one_band(name: str) -> None:
 
 def test_descriptions_win_over_colour_interpretation() -> None:
     # GDAL writes the fourth band of an RGB file as alpha whatever its description says.
-    assert match_bands(RGBI, RGBI, ("red", "green", "blue", "alpha")) == (1, 2, 3, 4)
+    assert match_bands(RGBI, RGBI, ("red", "green", "blue", None)) == (1, 2, 3, 4)
     names = ("NIR", "Red", "Green", "Blue")
-    assert match_bands(RGBI, names, ("red", "green", "blue", "alpha")) == (2, 3, 4, 1)
+    assert match_bands(RGBI, names, ("red", "green", "blue", None)) == (2, 3, 4, 1)
 
 
 def test_colour_interpretation_serves_where_descriptions_are_missing() -> None:
@@ -24,20 +24,20 @@ def test_colour_interpretation_serves_where_descriptions_are_missing() -> None:
 
 
 def test_an_unnamed_band_is_never_guessed() -> None:
-    with pytest.raises(SceneError, match=r"no band named nir .*4 unnamed.*`bands` 1,2,3,4"):
-        match_bands(RGBI, NO_NAMES, ("red", "green", "blue", "undefined"))
+    with pytest.raises(SceneError, match=r"no band named nir .*4 unnamed.*with `bands`"):
+        match_bands(RGBI, NO_NAMES, ("red", "green", "blue", None))
     with pytest.raises(SceneError, match="no band named red"):
-        match_bands(RGBI, NO_NAMES, ("gray", "undefined", "undefined", "undefined"))
+        match_bands(RGBI, NO_NAMES, NO_NAMES)
 
 
 def test_two_bands_of_one_name_are_an_error() -> None:
     with pytest.raises(SceneError, match=r"Bands 1 and 3 .* both named red"):
-        match_bands(("red",), ("red", None, "Red"), ("undefined",) * 3)
+        match_bands(("red",), ("red", None, "Red"), (None,) * 3)
 
 
 def test_bands_given_by_number_and_name() -> None:
-    assert match_bands(RGBI, NO_NAMES, ("undefined",) * 4, ["4", "3", "2", "1"]) == (4, 3, 2, 1)
-    assert match_bands(("red", "nir"), ("B08", "B04"), ("undefined",) * 2, ["b04", "B08"]) == (2, 1)
+    assert match_bands(RGBI, NO_NAMES, NO_NAMES, ["4", "3", "2", "1"]) == (4, 3, 2, 1)
+    assert match_bands(("red", "nir"), ("B08", "B04"), (None,) * 2, ["b04", "B08"]) == (2, 1)
 
 
 @pytest.mark.parametrize(
@@ -51,4 +51,4 @@ def test_bands_given_by_number_and_name() -> None:
 )
 def test_choices_of_bands_that_do_not_fit(bands: list[str], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        match_bands(RGBI, NO_NAMES, ("undefined",) * 4, bands)
+        match_bands(RGBI, NO_NAMES, NO_NAMES, bands)

@@ -315,11 +315,11 @@ class TestOtherSensors:
         scene = make_scene(values, descriptions=None)
         code, output = run(scene, tmp_path / "map.tif")
         assert code == 0
-        assert "in the order of the model aerial (1 red, 2 green, 3 blue, 4 nir); give --bands" in output
+        assert "are taken as 1 red, 2 green, 3 blue, 4 nir, by the order of the model aerial." in output
         segment_raster(make_scene(values, "named.tif"), tmp_path / "named-map.tif")
         with rasterio.open(tmp_path / "map.tif") as a, rasterio.open(tmp_path / "named-map.tif") as b:
             assert np.array_equal(a.read(), b.read())
-        assert "no names" not in run(scene, tmp_path / "map2.tif", "--bands", "1,2,3,4")[1]
+        assert "are taken as" not in run(scene, tmp_path / "map2.tif", "--bands", "1,2,3,4")[1]
 
     def test_sixteen_bits(self, make_scene: MakeScene, tmp_path: Path) -> None:
         scene = make_scene(landscape(40, 50).astype(np.uint16) * 40)
@@ -348,19 +348,21 @@ class TestOtherSensors:
         infrared = make_scene(values, "infrared.tif", descriptions=None, photometric="RGB", alpha="yes")
         code, output = run(infrared, tmp_path / "infrared-map.tif")
         assert code == 0
-        assert "have no names and are read in the order of the model aerial" in output
+        assert "are taken as 1 red, 2 green, 3 blue, 4 nir, by the order of the model aerial." in output
         values[3] = 255
         values[3, :5] = 0
         scene = make_scene(values, descriptions=None, photometric="RGB", alpha="yes")
         message = self.refused(scene, tmp_path)
         assert "4 alpha" in message
-        assert "if it has nir under another name, say so with --bands, e.g. 1,2,3,4 for" in message
+        assert "if it has nir under another name, give --bands in the order red,green,blue,nir" in message
         assert message.endswith("(red,green,blue), with iic-train rasters.")
 
-    def test_the_example_follows_the_names(self, make_scene: MakeScene, tmp_path: Path) -> None:
-        names = ("green", "B8", "blue", "red")
+    def test_the_hint_lists_what_the_file_calls_its_bands(
+        self, make_scene: MakeScene, tmp_path: Path
+    ) -> None:
+        names = ("green", "swir 2.2", "B02", "red")
         message = self.refused(make_scene(landscape(40, 50), descriptions=names), tmp_path)
-        assert "with --bands, e.g. 4,1,3,2 for red,green,blue,nir" in message
+        assert "no band named nir (it has 1 green, 2 swir 2.2, 3 B02 (blue), 4 red)" in message
 
 
 @pytest.mark.parametrize(("size", "matched"), [(0.1, 0.2), (0.2, 0.2), (0.5, 0.5), (3.0, 1.0), (None, 0.45)])

@@ -147,9 +147,7 @@ def describe_scenes(data: DataConfig, channels: Sequence[str] = (), paths: Seque
     bands: Sequence[str] = data.bands
     if not channels:
         channels, bands = choose_channels(infos[0], bands)
-    indexes = [
-        match_bands(channels, info.descriptions, info.interpretations, bands or None) for info in infos
-    ]
+    indexes = [match_bands(channels, info.descriptions, info.bands.certain, bands or None) for info in infos]
     dtype = _common_dtype(infos, indexes) if data.rescale is None else RESCALED[data.rescale][0]
     sources = [_source(info, bidx, channels, dtype, data) for info, bidx in zip(infos, indexes, strict=True)]
     levels = [(file, times) for file, info in enumerate(infos) for times in resolution.factors(info)]

@@ -126,7 +126,7 @@ def read_chips(config: FinetuneConfig, network: NetworkConfig) -> LabelledChips:
 
 def _scene_source(info: SceneInfo, source: LabelSource, network: NetworkConfig, dtype: str) -> SceneSource:
     """Return how a scene is read: its bands, and its values in the range that the network takes."""
-    bidx = match_bands(network.channels, info.descriptions, info.interpretations, source.bands or None)
+    bidx = match_bands(network.channels, info.descriptions, info.bands.certain, source.bands or None)
     scene = SceneSource(
         path=info.path,
         bidx=bidx,
