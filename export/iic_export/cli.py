@@ -189,9 +189,9 @@ def export(
 
 def _engine_options(tile: int, batch: int, workspace: str, portable: bool) -> "EngineOptions":
     from iic_export.tensorrt_build import EngineOptions
-    from iic_runtime.cli.options import parse_size
+    from iic_geotools.option_texts import parse_size
 
-    return EngineOptions(tile, batch, parse_size(workspace, "--workspace"), portable)
+    return EngineOptions(tile, batch, parse_size(workspace, "workspace"), portable)
 
 
 def _naming(
