@@ -12,17 +12,17 @@ One linear function per band for the whole scene, never for a tile. In this orde
 
 import logging
 import math
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from iic_geotools.errors import AssumptionWarning, SceneError, UsageError
+from iic_geotools.errors import SceneError, UsageError
 from iic_geotools.scene.bands import canonical
 from iic_geotools.scene.info import SceneInfo
 from iic_geotools.scene.likelihood import judge_values
+from iic_geotools.scene.notes import assume, remember
 from iic_geotools.scene.radiometry import Radiometry
 from iic_geotools.scene.rescaling import Pair, robust_ranges
 from iic_geotools.scene.spectra import BANDS, fit_world
@@ -110,6 +110,7 @@ def known_reflectance(
         low, high = _ends(declared.reflectances(ranges))
         if low >= DARKEST and DIMMEST <= high <= BRIGHTEST:
             _LOG.info("Values: reflectance is %s, by %s", declared.formula(), declared.source)
+            remember(f"Values: reflectance is {declared.formula()}, by {declared.source}.")
             return declared
         _LOG.warning(
             "By %s reflectance would be %s and reach from %.3g to %.3g, which is impossible; this is ignored.",
@@ -166,12 +167,11 @@ def _recognise(
     example = f"{verdict.scaling.scale:g},{verdict.scaling.offset:g}"
     if verdict.sure:
         _LOG.info("Values: assuming %s (`reflectance` %s)", verdict.scaling.text, example)
+        remember(f"Values: {verdict.scaling.text}, by their spectra.")
         return radiometry
-    warnings.warn(
+    assume(
         f"Assuming that the values are {verdict.scaling.text}; they might also be {verdict.doubt}. Give `reflectance` "
-        f"to be sure, {example} for what is assumed.",
-        AssumptionWarning,
-        stacklevel=2,
+        f"to be sure, {example} for what is assumed."
     )
     return radiometry
 
@@ -186,11 +186,7 @@ def _by_range(dtype: str, ranges: Sequence[Pair], names: Sequence[str]) -> Radio
         text, scale = "reflectance x 10000", 1 / SCALED
     else:
         return None
-    warnings.warn(
-        f"Assuming that the values are {text}, by their range only. Give `reflectance` to be sure.",
-        AssumptionWarning,
-        stacklevel=2,
-    )
+    assume(f"Assuming that the values are {text}, by their range only. Give `reflectance` to be sure.")
     return Radiometry((scale,) * len(names), (0.0,) * len(names), "what they look like")
 
 
@@ -204,11 +200,9 @@ def _estimate(names: Sequence[str], values: NDArray[Any], ranges: Sequence[Pair]
             "scale and offset as `reflectance`."
         )
     if values.size == 0:
-        warnings.warn(
+        assume(
             "Assuming reflectance x 10000: no pixel holds data other than 0, by which to tell. Override with "
-            "`reflectance`.",
-            AssumptionWarning,
-            stacklevel=2,
+            "`reflectance`."
         )
         return Radiometry((1 / SCALED,) * len(names), (0.0,) * len(names), "an estimate")
     gains, offsets = fit_world(values, ranges, known)
@@ -217,10 +211,8 @@ def _estimate(names: Sequence[str], values: NDArray[Any], ranges: Sequence[Pair]
         f"{name} {here[0]:g} to {here[1]:g} as {low:.3f} to {high:.3f}"
         for name, here, (low, high) in zip(names, ranges, radiometry.reflectances(ranges), strict=True)
     )
-    warnings.warn(
+    assume(
         "No radiometric metadata, and values that do not look like reflectance: gain and offset of each band are "
-        f"estimated over the whole scene ({', '.join(texts)}). Override with `reflectance`.",
-        AssumptionWarning,
-        stacklevel=2,
+        f"estimated over the whole scene ({', '.join(texts)}). Override with `reflectance`."
     )
     return radiometry

@@ -58,6 +58,7 @@ class SceneSource:
         grid: Another grid in the same CRS to read on, through a warped VRT; None for the scene's own.
         name: What messages call the scene, if not by its path.
         optional: The bands that the model can do without; those that the scene lacks are not among `bidx`.
+        notes: What was understood and assumed about the scene, in sentences.
     """
 
     path: str
@@ -70,6 +71,7 @@ class SceneSource:
     grid: GeoBox | None = None
     name: str = ""
     optional: tuple[OptionalBand, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def positions(self) -> tuple[int, ...]:

@@ -11,11 +11,13 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
+import numpy as np
 from affine import Affine
 
 from iic_geotools.errors import ModelError, UsageError
 from iic_geotools.geobox import GeoBox
 from iic_geotools.scene.info import SceneInfo
+from iic_geotools.scene.notes import assume
 from iic_runtime.model.card import Card, Task
 from iic_runtime.model.exported import exported_model
 from iic_runtime.model.file import ModelFile
@@ -84,6 +86,21 @@ def choose_bundled(pixel_size: float) -> ModelFile:
     return min(bundled_models(), key=distance)
 
 
+def _choose_by_type(info: SceneInfo) -> ModelFile:
+    """Return the bundled model that the data type of a scene without a ground resolution suggests, and warn of it."""
+    bits, models = np.dtype(info.dtypes[0]).itemsize * 8, bundled_models()
+    finest, coarsest = models[0], models[-1]
+    model = finest if bits == 8 else coarsest
+    reason = f"because its values have {bits} bits"
+    known = resolution_range(model.card)
+    purpose = "" if known is None else f", which is for {format_resolution(known)},"
+    assume(
+        f"{info.title} does not tell its ground resolution (it has no CRS or no transform): the model {model.card.name}"
+        f"{purpose} is taken, {reason}. Override with `model`."
+    )
+    return model
+
+
 class ModelSelector:
     """Selects the model that labels a scene.
 
@@ -105,16 +122,13 @@ class ModelSelector:
         """Return the model for a scene.
 
         Raises:
-            UsageError: No model is named, and the scene does not tell the size of its pixels.
+            ModelError: The model that is named cannot be read.
         """
         if self.named is not None:
             return self.named
         size = ground_resolution(info.grid)
         if size is None:
-            raise UsageError(
-                f"{info.title} does not tell its ground resolution (it has no CRS or no transform), by which a model "
-                f"could be chosen; give a `model`: {_bundled_names()}, or a file."
-            )
+            return _choose_by_type(info)
         model = choose_bundled(size)
         known = resolution_range(model.card)
         purpose = "" if known is None else f"for {format_resolution(known)}; "

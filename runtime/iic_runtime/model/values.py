@@ -1,7 +1,6 @@
 """How the values of a scene or an array become those that a model takes: one linear function per band."""
 
 import logging
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,8 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from iic_geotools.errors import AssumptionWarning, ModelError
+from iic_geotools.errors import ModelError
 from iic_geotools.scene.bands import canonical
+from iic_geotools.scene.notes import assume
 from iic_geotools.scene.radiometry import Radiometry
 from iic_geotools.scene.reflectance import choose_reflectance, known_reflectance
 from iic_geotools.scene.rescaling import Pair, Rescale, parse_rescale, robust_ranges
@@ -105,11 +105,9 @@ def _to_reflectance(card: Card, image: Input, reflectance: Pair | None) -> Resca
 
 def _stretch(targets: Pair, image: Input, values: NDArray[Any]) -> Rescale:
     ranges = robust_ranges(values)
-    warnings.warn(
+    assume(
         f"{image.title} does not say how its values become reflectance, and they do not look like any; each band is "
-        f"taken from its 2nd to its 98th percentile ({_format(image.names, ranges)}). Override with `reflectance`.",
-        AssumptionWarning,
-        stacklevel=2,
+        f"taken from its 2nd to its 98th percentile ({_format(image.names, ranges)}). Override with `reflectance`."
     )
     return Rescale(ranges, (targets,) * len(ranges))
 
@@ -125,11 +123,9 @@ def _to_eight_bits(image: Input) -> Rescale:
         return Rescale(((0.0, white),) * len(values), ((0.0, 255.0),) * len(values))
     bright = float(np.percentile(chosen, BRIGHT_PERCENTILE, method="inverted_cdf")) if chosen.size else 0.0
     bright = bright if bright > 0 else 1.0
-    warnings.warn(
+    assume(
         f"{image.title} is {image.dtype}, and the model takes 8 bits: {bright:g}, the {BRIGHT_PERCENTILE}th percentile "
-        f"of its values, becomes {BRIGHT:g}, and 0 stays 0. Override with `rescale`.",
-        AssumptionWarning,
-        stacklevel=2,
+        f"of its values, becomes {BRIGHT:g}, and 0 stays 0. Override with `rescale`."
     )
     return Rescale(((0.0, bright),) * len(values), ((0.0, BRIGHT),) * len(values))
 

@@ -2,7 +2,6 @@
 
 import logging
 import math
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -11,11 +10,12 @@ import numpy as np
 from affine import Affine
 from numpy.typing import NDArray
 
-from iic_geotools.errors import AssumptionWarning, ModelError, SceneError
+from iic_geotools.errors import ModelError, SceneError
 from iic_geotools.geobox import GeoBox
 from iic_geotools.scene.bands import canonical, list_bands, match_bands, named_bands
 from iic_geotools.scene.info import SceneInfo
 from iic_geotools.scene.likelihood import judge_order
+from iic_geotools.scene.notes import assume, collect_notes, remember
 from iic_geotools.scene.rescaling import Pair
 from iic_geotools.scene.scene import SceneSource, value_sample
 from iic_geotools.scene.sensors import COLOURS, USUAL_ORDER, pick
@@ -59,6 +59,21 @@ def choose_reading(
     Raises:
         IICError: The scene does not suit the model, or an argument does not suit them.
     """
+    with collect_notes() as notes:
+        source = _choose_reading(info, card, bands, nodata, rescale, reflectance, match_gsd)
+    # Maps keep the notes, and the address of a scene may hold a token.
+    return replace(source, notes=tuple(note.replace(info.title, "the scene") for note in notes))
+
+
+def _choose_reading(
+    info: SceneInfo,
+    card: Card,
+    bands: Sequence[str | int] | None,
+    nodata: float | None,
+    rescale: str | None,
+    reflectance: Pair | None,
+    match_gsd: bool | None,
+) -> SceneSource:
     chosen = choose_bands(info, card, bands, lambda: _sample_all(info, nodata))
     bidx = tuple(chosen.values())
     if any(info.interpretations[band - 1] == "palette" for band in bidx):
@@ -158,6 +173,8 @@ def choose_bands(
 
 
 def _announce_bands(card: Card, chosen: Mapping[str, int]) -> Mapping[str, int]:
+    listed = ", ".join(f"{band} {name}" for name, band in chosen.items())
+    remember(f"Bands: {listed}.")
     missing = [name for name in card.bands if name not in chosen]
     if missing:
         _LOG.info("Bands: %s without %s", card.name, " and ".join(missing))
@@ -212,11 +229,7 @@ def decide_names(
 
 def _assume(info: SceneInfo, names: tuple[str | None, ...], reason: str) -> tuple[str | None, ...]:
     listed = ", ".join(f"{index} {name}" for index, name in enumerate(names, 1) if name in COLOURS)
-    warnings.warn(
-        f"The bands of {info.title} are taken as {listed}, by {reason}. Override with `bands`.",
-        AssumptionWarning,
-        stacklevel=2,
-    )
+    assume(f"The bands of {info.title} are taken as {listed}, by {reason}. Override with `bands`.")
     return names
 
 

@@ -62,6 +62,7 @@ class Summary:
         seconds: How long the run took.
         made_before: Whether an earlier run had written all outputs.
         title: What the scene is called.
+        notes: What was understood and assumed about the scene, in sentences.
     """
 
     map: Path
@@ -78,6 +79,7 @@ class Summary:
     seconds: float
     made_before: bool = False
     title: str = ""
+    notes: tuple[str, ...] = ()
 
     def sentence(self) -> str:
         """Describe the run in one line."""
@@ -292,4 +294,5 @@ def _summarise(
         seconds=time.monotonic() - begun,
         made_before=made_before,
         title=plan.scene.title,
+        notes=plan.reading.notes,
     )

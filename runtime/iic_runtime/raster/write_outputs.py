@@ -19,6 +19,8 @@ from iic_runtime.raster.outputs import Outputs
 from iic_runtime.raster.part_folder import MapParts, PartFolder
 from iic_runtime.raster.plan import Plan
 
+NOTES_TAG = "IIC_READ_AS"
+"""The tag of a map that says how the scene was understood, and what was assumed."""
 _LOG = logging.getLogger(__name__)
 
 
@@ -155,5 +157,6 @@ def _provenance(plan: Plan) -> dict[str, str]:
         "IIC_SCENE": _scene_name(plan.scene.title),
         FINGERPRINT_TAG: fingerprint(plan),
         **{tag: text for tag, text in seen.items() if text},
+        **({NOTES_TAG: " ".join(plan.reading.notes)} if plan.reading.notes else {}),
         **plan.outputs.cleaning.tags,
     }

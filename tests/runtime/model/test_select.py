@@ -111,18 +111,19 @@ def test_degrees_are_measured_on_the_ground(make_scene: MakeScene, tmp_path: Pat
 @pytest.mark.parametrize(
     "nowhere", [{"crs": None}, {"crs": None, "transform": None}, {"crs": "EPSG:32631", "transform": None}]
 )
-def test_an_unknown_resolution_needs_a_name(
+def test_a_scene_of_unknown_resolution_is_mapped_with_a_sentence(
     make_scene: MakeScene, tmp_path: Path, nowhere: dict[str, object]
 ) -> None:
     scene = make_scene(landscape(40, 50), **nowhere)
     code, output = run(scene, tmp_path / "map.tif")
-    assert code == 2
-    assert "does not tell its ground resolution" in output
-    assert "give a --model: aerial or satellite, or a file." in output
-    assert not (tmp_path / "map.tif").exists()
-    code, output = run(scene, tmp_path / "map.tif", "--model", "satellite")
     assert code == 0, output
-    assert tags(tmp_path / "map.tif")["IIC_MODEL"] == "satellite"
+    assert "does not tell its ground resolution" in output
+    assert "because its values have 8 bits. Override with --model." in output
+    assert tags(tmp_path / "map.tif")["IIC_MODEL"] == "aerial"
+    assert tags(tmp_path / "map.tif")["IIC_READ_AS"] == "Bands: 1 red, 2 green, 3 blue, 4 nir."
+    code, output = run(scene, tmp_path / "map2.tif", "--model", "satellite")
+    assert code == 0, output
+    assert tags(tmp_path / "map2.tif")["IIC_MODEL"] == "satellite"
 
 
 def test_named_models(scene_of: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
