@@ -75,15 +75,17 @@ def parse_reflectance(text: str, name: str) -> tuple[float, float]:
     return scale, offset
 
 
-def parse_mask(text: str, name: str) -> tuple[str, tuple[int, ...]]:
-    """Read FILE:VALUES, e.g. "scl.tif:3,8,9,10"."""
+def parse_mask(text: str, name: str) -> tuple[str, tuple[int, ...]] | str:
+    """Read FILE:VALUES, e.g. "scl.tif:3,8,9,10", or "auto"."""
+    if text == "auto":
+        return text
     path, _, numbers = text.rpartition(":")
     try:
         values = tuple(int(number) for number in numbers.split(","))
     except ValueError:
         values = ()
     if not path or not values:
-        raise UsageError(f'`{name}` takes FILE:VALUES, e.g. scl.tif:3,8,9,10, not "{text}".')
+        raise UsageError(f'`{name}` takes FILE:VALUES, e.g. scl.tif:3,8,9,10, or auto, not "{text}".')
     return path, values
 
 

@@ -112,7 +112,7 @@ class SceneSettings(ReadingSettings, group="Reading"):
     mask: "MaskArgument | None" = setting(
         None,
         "Where this raster, or asset of STAC items, has one of the values, the scene holds no data, e.g. "
-        "scl.tif:3,8,9,10.",
+        "scl.tif:3,8,9,10; auto for the cloud mask that comes with a product.",
         details='In Python `("scl.tif", [3, 8, 9, 10])`. It may have another resolution or CRS, but must cover the '
         "scene.",
         metavar="FILE:VALUES",

@@ -12,6 +12,7 @@ from iic_geotools.errors import SceneError, UsageError
 from iic_geotools.gdal import name_without_sidecars
 from iic_geotools.scene.composition import apply_mask
 from iic_geotools.scene.info import SceneInfo, describe
+from iic_geotools.scene.products import AUTO, Product, auto_mask, find_product
 from iic_geotools.scene.stac import Item, Pick, is_stac, read_items
 from iic_geotools.scene.valuemask import MaskArgument, ValueMask
 
@@ -32,6 +33,7 @@ class ListedScene:
         item: The STAC item that it comes from, if it does.
         picks: What is taken of the item.
         mask: Where it holds no data, if the user says so.
+        product: The folder or archive of band files that it is, if it is one.
     """
 
     path: str
@@ -39,6 +41,7 @@ class ListedScene:
     item: Item | None = None
     picks: tuple[Pick, ...] = ()
     mask: ValueMask | None = None
+    product: Product | None = None
 
     def describe(self) -> SceneInfo:
         """Describe the scene.
@@ -48,6 +51,8 @@ class ListedScene:
         """
         if self.item is not None:
             return self.item.describe(self.picks, self.mask)
+        if self.product is not None:
+            return self.product.describe(self.mask)
         info = describe(self.path)
         return info if self.mask is None else apply_mask(info, self.mask)
 
@@ -58,10 +63,12 @@ def find_scene(
     """Describe the scene that a name stands for.
 
     Args:
-        name: A raster, anything GDAL opens; or a STAC item, a file or an address.
+        name: A raster, anything GDAL opens; a STAC item, a file or an address; or a product, a folder or an archive
+            with one file per band.
         asset: The asset of a STAC item that is the scene, or several that are its bands; by default the only one with
             the role "data".
-        mask: A raster, or an asset of the item, and those of its values at which the scene holds no data.
+        mask: A raster, or an asset of the item, and those of its values at which the scene holds no data; or "auto"
+            for the cloud mask that comes with a product.
 
     Raises:
         UsageError: The name stands for several scenes, or `asset` does not suit it.
@@ -98,7 +105,9 @@ def _list(
     assets = [asset] if isinstance(asset, str) else asset
     if assets is not None and not all(assets or [""]):
         raise UsageError("`asset` takes names of assets, separated by commas, and none of them is empty.")
-    chosen = None if mask is None else ValueMask.of(mask)
+    chosen = mask if mask is None or isinstance(mask, str) else ValueMask.of(mask)
+    if isinstance(chosen, str) and chosen != AUTO:
+        raise UsageError(f'`mask` is "{AUTO}", or a raster and values, not "{chosen}".')
     scenes = [scene for name in names for scene in _expand(name, assets, lists)]
     if not scenes:
         raise UsageError("The list holds no scene.")
@@ -115,6 +124,8 @@ def _expand(name: str, assets: Sequence[str] | None, lists: bool) -> Iterator[Li
     elif lists and Path(name).suffix.lower() in LIST_SUFFIXES:
         for entry in _read_list(name):
             yield from _expand(entry, assets, lists=False)
+    elif (product := find_product(name)) is not None:
+        yield ListedScene(name, product.name, product=product)
     else:
         yield ListedScene(name, _stem(name))
 
@@ -139,10 +150,12 @@ def _locate(entry: str, file: Path) -> str:
     return entry
 
 
-def _add_mask(scene: ListedScene, mask: ValueMask | None) -> ListedScene:
+def _add_mask(scene: ListedScene, mask: ValueMask | str | None) -> ListedScene:
     """Give a scene its mask: an asset of its item if there is one of that name, else a raster."""
     if mask is None:
         return scene
+    if isinstance(mask, str):
+        return replace(scene, mask=auto_mask(scene.path, scene.product))
     path, item = mask.path.replace(NAME, scene.name), scene.item
     if item is not None and path in item.assets:
         href = item.href(path)

@@ -137,6 +137,12 @@ def common_name(text: str) -> str | None:
     return _name_of(text) or _by_wavelength(_wavelengths((text,), ()))[0]
 
 
+def band_code(text: str) -> str | None:
+    """The code of a sensor's band that a text is, without leading zeros; None if it is none."""
+    code = _code(text)
+    return None if code is None else code[0]
+
+
 def _name_of(text: str) -> str | None:
     """The common name in a text: all of it, or the only name among its words."""
     plain = _plain(text)

@@ -17,8 +17,8 @@ from iic_geotools.scene.info import SceneInfo, describe, open_raster
 from iic_geotools.scene.placement import can_lie_on, reach_beyond, same_pixels
 from iic_geotools.scene.warp import nearest_on
 
-MaskArgument = tuple[str | os.PathLike[str], Sequence[int]]
-"""A mask as an argument: its raster, and the values that mean that there is no data."""
+MaskArgument = tuple[str | os.PathLike[str], Sequence[int]] | str
+"""A mask as an argument: its raster, and the values that mean that there is no data; or "auto"."""
 LARGEST_VALUE = 1 << 24
 """GDAL's tables hold whole numbers up to this exactly."""
 MOST_BEYOND = 1.0
@@ -46,6 +46,8 @@ class ValueMask:
         Raises:
             UsageError: The values are none, or not whole numbers.
         """
+        if isinstance(argument, str):
+            raise UsageError(f'`mask` takes a raster and its values, not "{argument}", for this scene.')
         path, values = argument
         whole = all(isinstance(value, int | np.integer) and abs(value) <= LARGEST_VALUE for value in values)
         if not values or not whole:
