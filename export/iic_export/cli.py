@@ -51,7 +51,7 @@ MinAgreement = Annotated[
     float | None,
     typer.Option(
         help="Share of labels that must equal the trained network's.",
-        show_default="0.9999 in fp32, else 0.99",
+        show_default="in fp32 all that rounding cannot change, else 0.99",
     ),
 ]
 Probabilities = Annotated[

@@ -115,7 +115,8 @@ def export(
         checkpoint: Take the weights of the `best` or of the `last` epoch, or those of a clustering run that was
             `finetuned` with the labels of its data set.
         precision: Precision of the graph's arithmetic: "fp32", "fp16", or "int8", calibrated on the run's images.
-        min_agreement: Share of labels that must equal the trained network's; by default 0.9999 in fp32, else 0.99.
+        min_agreement: Share of labels that must equal the trained network's; by default in fp32 all that rounding
+            cannot change, else 0.99.
         probabilities: Give the model a third output, the probability of each class.
         format: "onnx", or "tensorrt" for an engine that runs on this machine's GPU, with its card in a second file.
         engine: What a TensorRT engine is built for.
@@ -223,7 +224,8 @@ def build_graph(
         )
         model = quantise(fp32, calibration_images, symmetric=symmetric)
     predict = onnx_model(model.SerializeToString())
-    parity = compare(trained_model(head, merge), predict, proof_images, own_data)
+    exact = trained_model(head, merge, double=True)
+    parity = compare(trained_model(head, merge), predict, proof_images, own_data, exact)
     parity.check(precision, min_agreement)
     if precision == "fp32":
         return ProvenGraph(model, parity)

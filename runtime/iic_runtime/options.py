@@ -243,6 +243,13 @@ class NameSettings(LabelSettings, ReadingSettings, DeviceSettings, WorkSettings)
 
 
 @dataclass(frozen=True, kw_only=True)
+class ClusterSettings(ReadingSettings, DeviceSettings, WorkSettings):
+    """How clusters of a scene are found."""
+
+    seed: int = setting(0, "Seed of the sampling and of the first centres.")
+
+
+@dataclass(frozen=True, kw_only=True)
 class SuggestSettings(ReadingSettings, DeviceSettings, WorkSettings):
     """Which places are suggested for labels."""
 

@@ -1,6 +1,6 @@
 """Where training starts: head B of a `bank` network at k-means centres, found without labels.
 
-k-means sees each pixel's logarithms, their means at two wider scales and the texture there. Each scale is whitened in
+k-means sees each pixel's values, their means at two wider scales and the texture there. Each scale is whitened in
 part, so that no band counts twice and noise is not blown up. Pixels are gathered into many small cells first, and a
 cell counts less than its number of pixels, so that what covers most of a scene does not take most of the centres. A
 linear head whose logits are negative squared distances to the centres is that k-means; a few steps of the IIC objective
@@ -15,12 +15,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from iic_geotools.scene.multiscale import LEAST_DEVIATION
 from iic_geotools.tiling import Rect
 from iic_train.data.scene_reader import SceneReader, Scenes
 from iic_train.evaluation.kmeans import assign, kmeans
 from iic_train.losses.objective import iic_loss_at_masses
 from iic_train.models.bank import Bank
 from iic_train.models.networks import Network
+
+SATURATED = 20.0
+"""Largest logit, at a centre, between its own cluster and the nearest other one: a probability of 2e-9."""
 
 
 @dataclass(frozen=True)
@@ -159,16 +163,18 @@ def _whitening(features: Tensor, bank: Bank, settings: StartSettings) -> tuple[T
     Each scale has a total variance of 1 there, and texture `settings.texture` of it.
     """
     mean = features.mean(0)
-    unit = bank.factor.flatten()
+    factor = bank.factor.flatten()
+    inverse = torch.where(factor > 0, 1 / factor, 0.0)  # 0 for constant channels
     columns = []
     for group in bank.clustered:
-        values = (features[:, group] - mean[group]) / unit[group]
+        values = (features[:, group] - mean[group]) * inverse[group]
         variances, axes = torch.linalg.eigh(values.T @ values / len(values))
-        axes = axes * variances.clamp_min(1e-3 * float(variances.max())) ** (-settings.whitening / 2)
-        axes = axes / (values @ axes).pow(2).sum(1).mean().sqrt()
-        columns.append(_embedded(axes / unit[group, None], torch.arange(bank.out_channels)[group], bank))
+        least = max(1e-3 * float(variances.max()), 1e-12)
+        axes = axes * variances.clamp_min(least) ** (-settings.whitening / 2)
+        axes = axes / (values @ axes).pow(2).sum(1).mean().sqrt().clamp_min(1e-6)
+        columns.append(_embedded(axes * inverse[group, None], torch.arange(bank.out_channels)[group], bank))
     texture = torch.tensor(bank.texture)
-    spread = features[:, texture].std(0).clamp_min(1e-6)
+    spread = features[:, texture].std(0).clamp_min(LEAST_DEVIATION)
     scaled = torch.diag(settings.texture / spread) / math.sqrt(len(texture))
     columns.append(_embedded(scaled, texture, bank))
     return mean, torch.cat(columns, 1) / math.sqrt(len(bank.clustered))
@@ -195,11 +201,16 @@ def _embedded(block: Tensor, channels: Tensor, bank: Bank) -> Tensor:
 
 def _distances(centres: Tensor, points: Tensor, settings: StartSettings) -> nn.Linear:
     """Return a linear head whose softmax is that of negative squared distances to the centres."""
-    spread = torch.cdist(points, centres).min(1).values.pow(2).mean().clamp_min(1e-9)
+    spread = torch.cdist(points, centres).min(1).values.pow(2).mean()
+    apart = torch.cdist(centres, centres).fill_diagonal_(math.inf).min(1).values.pow(2)
+    # Where clusters are tight, probabilities are saturated long before weights are large.
+    sharpness = min(
+        settings.sharpness / max(float(spread), 1e-9), SATURATED / max(float(apart.median()), 1e-9)
+    )
     head = nn.Linear(centres.shape[1], len(centres))
     with torch.no_grad():
-        head.weight.copy_(2 * settings.sharpness / spread * centres)
-        head.bias.copy_(-settings.sharpness / spread * centres.pow(2).sum(1))
+        head.weight.copy_(2 * sharpness * centres)
+        head.bias.copy_(-sharpness * centres.pow(2).sum(1))
     return head
 
 

@@ -31,5 +31,7 @@ SMOOTH = 0.05
 """Deviation below which texture is noise, in standard deviations of the scene."""
 INDEX_OFFSET = 0.1
 """Added to the sum in the vegetation index, which has no meaning where it is dark."""
-LEAST_DEVIATION = 1e-4
-"""A band or a feature that varies less over the scene is taken as constant: dividing by it would amplify rounding."""
+LEAST_SPREAD = 1e-5
+"""A band whose square roots vary less over the scene is taken as constant."""
+LEAST_DEVIATION = 1e-3
+"""A feature that varies less over the scene is taken as constant: dividing by it would amplify rounding."""

@@ -1,4 +1,4 @@
-"""`iic-model list | show | get | index | validate | benchmark | rename | name | suggest`."""
+"""`iic-model list | show | get | index | validate | benchmark | rename | name | cluster | suggest`."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -8,7 +8,7 @@ import typer
 from iic_geotools.cli import App, AsJson, Display, Shell, Version, show_progress
 from iic_geotools.option_texts import parse_names
 from iic_runtime.benchmark import SECONDS
-from iic_runtime.options import NameSettings, SuggestSettings
+from iic_runtime.options import ClusterSettings, NameSettings, SuggestSettings
 
 app = App(no_args_is_help=True)
 main = app
@@ -234,6 +234,23 @@ def name(
         named = name_model(model, labels, scene, out, **options)
     for line in (named.sentence(), *named.advice):
         typer.echo(line, err=display.progress_json)
+
+
+@app.command()
+def cluster(
+    scene: Annotated[Path, typer.Argument(help="The scene: anything that GDAL opens.", show_default=False)],
+    classes: Annotated[int, typer.Option(help="Number of clusters.", show_default=False)],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The model, .onnx.", show_default=False)],
+    settings: ClusterSettings,
+    display: Display,
+) -> None:
+    """Find clusters of a scene without labels and without PyTorch, and write a model that maps them."""
+    from iic_runtime.naming.cluster import cluster_scene
+
+    with display.show_progress() as progress:
+        options = {**settings.values(), "progress": progress}
+        clustered = cluster_scene(scene, out, classes, **options)
+    typer.echo(clustered.sentence(), err=display.progress_json)
 
 
 @app.command()

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from iic_geotools.errors import ModelError
 from iic_geotools.scene.multiscale import (
     INDEX_OFFSET,
-    LEAST_DEVIATION,
+    LEAST_SPREAD,
     LIMIT,
     OFFSET,
     REACH,
@@ -121,7 +121,7 @@ class Bank:
     def _own(self, graph: "_Writer", x: str) -> list[str]:
         """Return standardised values, and the vegetation index if there is one."""
         deviation = np.array(self.deviation)
-        factor = np.where(deviation > LEAST_DEVIATION, 1 / np.maximum(deviation, LEAST_DEVIATION), 0.0)
+        factor = np.where(deviation > LEAST_SPREAD, 1 / np.maximum(deviation, LEAST_SPREAD), 0.0)
         values = graph.add("Max", graph.add("Add", x, graph.constant(OFFSET)), graph.constant(0.0))
         values = graph.add("Sqrt", values)
         values = graph.add("Mul", graph.add("Sub", values, graph.per_band(self.mean)), graph.per_band(factor))

@@ -216,20 +216,32 @@ class Observer:
     @cached_property
     def statistics(self) -> Statistics:
         """How features vary over the scene, by tiles spread over it."""
+        views = self.spread_views()
+        samples = [view.sample(SAMPLED_PIXELS, number) for number, view in enumerate(views)]
+        features, values = (np.concatenate(part) for part in zip(*samples, strict=True))
+        return Statistics(features, values)
+
+    def spread_views(self, progress: OnProgress = silent) -> list[View]:
+        """Return views of tiles spread over the scene.
+
+        Raises:
+            SceneError: None of them holds data.
+        """
         _, width = self._tiles.shape
-        samples = []
+        numbers = spread_numbers(self._tiles)
+        views = []
         with self.reading.open() as scene:
-            for number in spread_numbers(self._tiles):
+            for done, number in enumerate(numbers):
+                progress(Progress("look", done, len(numbers)))
                 core = self._tiles.at(*divmod(number, width)).core
                 if scene.may_hold_data(core):
-                    samples.append(self._look(scene, core).sample(SAMPLED_PIXELS, number))
-        features, values = (np.concatenate(part) for part in zip(*samples, strict=True))
-        if not len(features):
+                    views.append(self._look(scene, core))
+        if not any(view.valid.any() for view in views):
             raise SceneError(
                 f"{self.reading.name or self.reading.path} holds no data on the tiles that were looked at; check its "
                 "nodata value, or cut out the part that holds data."
             )
-        return Statistics(features, values)
+        return views
 
     def observe(self, clicks: Clicks, progress: OnProgress = silent) -> "Observations":
         """Look at clicks.

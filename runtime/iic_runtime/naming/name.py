@@ -40,7 +40,7 @@ from iic_runtime.naming.clicks import Observations, Observer, Outputs, read_clic
 from iic_runtime.naming.clusters import name_by_majority
 from iic_runtime.naming.fitting import Judgement, advise, fit_head, unstandardised
 from iic_runtime.naming.regression import Floats
-from iic_runtime.naming.stack import make_stack
+from iic_runtime.naming.stack import make_stack, prove
 from iic_runtime.naming.suggestions import check_places, find_unsure_places, scene_files, write_places
 from iic_runtime.options import Device, DeviceSettings, EngineSettings, NameSettings, ReadingSettings
 from iic_runtime.raster.model_input import choose_reading
@@ -138,6 +138,8 @@ def name_model(arguments: NameArguments) -> NamedModel:
         reliability={},
     )
     named = ModelFile(out, put_card(content, card), card)
+    if arguments.model is None:
+        prove(out, named.content)
     if places is not None:
         segmenter = Segmenter(named, tile=256, **arguments.part(DeviceSettings).values())
         unsure = find_unsure_places(segmenter, reading, grid, progress=progress)

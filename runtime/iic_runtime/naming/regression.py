@@ -1,6 +1,7 @@
 """Small classifiers of features, and the solvers that fit them: numpy only, seconds at most."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +24,7 @@ RATE, DECAY = 1e-2, 1e-3
 SMALLEST_BATCH, LARGEST_BATCH = 128, 1024
 
 
-def softmax(logits: Floats) -> Floats:
+def softmax(logits: NDArray[Any]) -> NDArray[Any]:
     """Turn logits `[N, classes]` into probabilities."""
     masses = np.exp(logits - logits.max(-1, keepdims=True))
     return np.asarray(masses / masses.sum(-1, keepdims=True))
@@ -78,7 +79,7 @@ def fit_network(rows: Floats, labels: Ints, weights: Floats, classes: int, seed:
     parameters = [
         rng.normal(0, np.sqrt(variance), (high, wide)).astype(np.float32) for high, wide, variance in shapes
     ]
-    optimiser = _Adam(parameters)
+    optimiser = Adam(parameters)
     for step in range(STEPS):
         drawn = np.searchsorted(chances, (np.arange(batch) + rng.random()) / batch)
         drawn = np.minimum(drawn, len(chances) - 1)
@@ -101,16 +102,16 @@ def fit_network(rows: Floats, labels: Ints, weights: Floats, classes: int, seed:
     return Head(linear, second_bias[0], first.T.copy(), first_bias[0], second.T.copy())
 
 
-class _Adam:
+class Adam:
     """Adam on arrays that are changed in place."""
 
-    def __init__(self, parameters: list[Floats]) -> None:
+    def __init__(self, parameters: list[NDArray[Any]]) -> None:
         self._parameters = parameters
         self._means = [np.zeros_like(parameter) for parameter in parameters]
         self._squares = [np.zeros_like(parameter) for parameter in parameters]
         self._steps = 0
 
-    def step(self, gradients: list[Floats], rate: float) -> None:
+    def step(self, gradients: list[NDArray[Any]], rate: float) -> None:
         """Move against the gradients."""
         self._steps += 1
         for index, gradient in enumerate(gradients):

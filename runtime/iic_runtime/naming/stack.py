@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iic_geotools.classmap.classes import MapClass, distinct_colours
-from iic_geotools.errors import IICError, SceneError
+from iic_geotools.errors import IICError, ModelError, SceneError
 from iic_geotools.geobox import GeoBox
 from iic_geotools.scene.bands import match_bands, positional_name
 from iic_geotools.scene.info import SceneInfo
@@ -25,6 +25,7 @@ from iic_runtime.model.card import Card, FeatureGroup, Origin, PixelType
 from iic_runtime.model.file import ModelFile, put_card
 from iic_runtime.model.onnx_bank import Bank, bank_graph, bank_halo, bank_memory
 from iic_runtime.model.select import bundled_models, choose_bundled, ground_resolution
+from iic_runtime.model.validate import validate_model
 from iic_runtime.raster.model_input import choose_reading
 
 _LOG = logging.getLogger(__name__)
@@ -62,11 +63,32 @@ def make_stack(
         base, source = suitable
         card = base.card
     else:
-        numbers = data_bands(info, reading.get("bands"))
-        card = scene_card(info, numbers, reading.get("nodata"))
-        source = choose_reading(info, card, **{**reading, "bands": numbers})
+        return make_bank(info, **reading)
     values = sample_pixels(source, source.grid or info.grid)
     return join_bank(card, Bank.of(card, values), base), source
+
+
+def make_bank(
+    info: SceneInfo, bands: Sequence[str | int] | None = None, **reading: Any
+) -> tuple[ModelFile, SceneSource]:
+    """Make the stack of a scene's own features; arguments, result and errors are those of `make_stack`."""
+    numbers = data_bands(info, bands)
+    card = scene_card(info, numbers, reading.get("nodata"))
+    source = choose_reading(info, card, bands=numbers, **reading)
+    values = sample_pixels(source, source.grid or info.grid)
+    return join_bank(card, Bank.of(card, values), None), source
+
+
+def prove(out: Path, content: bytes) -> None:
+    """Run a finished model to check that it keeps what its card says, exact tiling included.
+
+    Raises:
+        ModelError: It does not, so it must not be written.
+    """
+    broken = [check for check in validate_model(ModelFile.parse(out, content)) if not check.kept]
+    if broken:
+        failures = "; ".join(f"not so: {check.promise} ({check.detail})" for check in broken)
+        raise ModelError(f"{out} was not written, as the model does not keep what its card says: {failures}.")
 
 
 def join_bank(card: Card, bank: Bank, base: ModelFile | None) -> ModelFile:

@@ -11,7 +11,7 @@ lesson was fitted with `full`.
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,7 @@ from iic_runtime.model.file import ModelFile
 from iic_runtime.model.onnx_head import Head, has_features
 from iic_runtime.naming import SMOOTHING
 from iic_runtime.naming.clicks import Clicks, Observer, View
+from iic_runtime.naming.cluster import fit_clusters
 from iic_runtime.naming.fitting import Judgement, advise, fit_head, unstandardised
 from iic_runtime.naming.name import choose_features, open_outputs
 from iic_runtime.naming.regression import Floats
@@ -36,21 +37,17 @@ from iic_runtime.options import Device
 
 
 @dataclass(frozen=True)
-class Lesson:
-    """A head that was fitted to clicks.
+class Fit:
+    """A head on the features of a teacher.
 
     Attributes:
-        classes: Names of the classes that have clicks on data, in order.
+        classes: Names of its classes, in order.
         head: The head, which takes raw features.
-        judgement: What cross-validation over places says.
-        advice: Which classes need more clicks, one sentence each.
         smoothing: Pixels in each direction over which probabilities are averaged.
     """
 
     classes: tuple[str, ...]
     head: Head
-    judgement: Judgement
-    advice: tuple[str, ...]
     smoothing: int = SMOOTHING
 
     def probabilities(self, view: View) -> Floats:
@@ -67,6 +64,30 @@ class Lesson:
         labels = np.where(view.valid, maps.argmax(0), NODATA).astype(np.uint8)
         confidence = np.where(view.valid, np.rint(255 * maps.max(0)), 0).astype(np.uint8)
         return labels, confidence
+
+
+@dataclass(frozen=True)
+class Lesson(Fit):
+    """A head that was fitted to clicks; `classes` are those that have clicks on data.
+
+    Attributes:
+        judgement: What cross-validation over places says.
+        advice: Which classes need more clicks, one sentence each.
+    """
+
+    judgement: Judgement = field(kw_only=True)
+    advice: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Clusters(Fit):
+    """Clusters that were found without labels, the largest first.
+
+    Attributes:
+        shares: Share of the scene that each takes, by a sample of it.
+    """
+
+    shares: tuple[float, ...] = ()
 
 
 class Teacher:
@@ -152,6 +173,20 @@ class Teacher:
             judgement=judgement,
             advice=advise(judgement, observations.clicks.names),
         )
+
+    def clusters(self, count: int, seed: int = 0) -> "Clusters":
+        """Find clusters without labels, as `cluster_scene` does, on the features of this teacher.
+
+        Raises:
+            SceneError: The scene holds too little data.
+            UsageError: The features are not those of a bank.
+        """
+        if not self.file.card.features:
+            raise UsageError(
+                f"{self.file.card.name} has no multi-scale features to find clusters in; open no model."
+            )
+        head, shares = fit_clusters(self._observer, count, seed)
+        return Clusters(tuple(f"cluster {index}" for index in range(count)), head, shares=shares)
 
     def _clicks(self, names: Sequence[str], labels: ArrayLike, places: ArrayLike) -> Clicks:
         """Return clicks in the order in which a file of them is read: by name of the class, then by place."""

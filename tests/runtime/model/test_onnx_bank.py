@@ -12,7 +12,7 @@ from scipy import ndimage
 from support.tiny_onnx import BANDS, make_card, make_model
 
 from iic_geotools.errors import ModelError
-from iic_geotools.scene.multiscale import LEAST_DEVIATION, LIMIT, OFFSET, REACH, SIDES, SMOOTH, TEXTURE
+from iic_geotools.scene.multiscale import LEAST_SPREAD, LIMIT, OFFSET, REACH, SIDES, SMOOTH, TEXTURE
 from iic_runtime.model.card import Card
 from iic_runtime.model.file import ModelFile, put_card
 from iic_runtime.model.onnx_bank import Bank, bank_graph
@@ -34,7 +34,7 @@ def expected(bank: Bank, image: np.ndarray) -> np.ndarray:
     """The definition of the bank in double precision: means over the part of a square that is on the scene."""
     x = (image - np.reshape(bank.offset, (-1, 1, 1))) * np.reshape(bank.scale, (-1, 1, 1))
     roots = np.sqrt(np.maximum(x + OFFSET, 0)) - np.reshape(bank.mean, (-1, 1, 1))
-    factors = [1 / deviation if deviation > LEAST_DEVIATION else 0.0 for deviation in bank.deviation]
+    factors = [1 / deviation if deviation > LEAST_SPREAD else 0.0 for deviation in bank.deviation]
     values = np.clip(roots * np.reshape(factors, (-1, 1, 1)), -LIMIT, LIMIT)
     own = [*values]
     grey = values.mean(0)

@@ -5,7 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from iic_train.models.bank import SIDES, Bank
+from iic_geotools.scene.multiscale import REACH
+from iic_train.models.bank import Bank
 from iic_train.models.networks import Network
 from iic_train.models.registry import NetworkConfig
 
@@ -45,7 +46,7 @@ def test_features_see_as_far_as_the_halo_and_no_further() -> None:
         with torch.inference_mode():
             return bool((made.features(image) != made.features(changed))[0, :, 65, 65].any())
 
-    assert made.halo == SIDES[-1] // 2 + 2
+    assert made.halo == REACH
     assert reaches(made.halo)
     assert not reaches(made.halo + 1)
 

@@ -1,9 +1,9 @@
-"""A trunk that puts learnt features of a pixel's close surroundings beside a fixed bank of wider ones.
+"""A trunk that puts learnt features of a pixel's close surroundings next to a fixed bank of wider ones.
 
-The bank holds the logarithms of the bands, their means in squares of 3, 9, 27 and 81 pixels, the deviations of
-brightness there, and the means of the learnt features. Nothing in it is trained: its constants are found once, over a
-sample of the scenes. A linear head on the bank starts at k-means centres, and a linear head on all features is what a
-few clicks fit.
+The bank (`iic_geotools.scene.multiscale`) holds the square roots of the bands, their means in squares of 3, 9, 27 and
+81 pixels and the texture there; here also the means of the learnt features. Nothing in it is trained: its constants are
+found once, over a sample of the scenes. A linear head on the bank starts at k-means centres, and a linear head on all
+features is what a few clicks fit.
 """
 
 from collections.abc import Sequence
@@ -12,22 +12,25 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from iic_geotools.scene.multiscale import (
+    INDEX_OFFSET,
+    LEAST_DEVIATION,
+    LEAST_SPREAD,
+    LIMIT,
+    OFFSET,
+    REACH,
+    ROOTS,
+    SIDES,
+    SMOOTH,
+    TEXTURE,
+)
 from iic_train.models.geometry import Geometry
 from iic_train.models.layers import conv_norm_relu
 
-SIDES = (3, 9, 27, 81)
-"""Sides of the squares in pixels: level i is a mean of three of level i - 1, so each costs six additions per pixel."""
 CLUSTERED = 2
 """Number of levels, from the finest, that k-means sees: wider means move the borders of its clusters."""
 AXES = 8
 """Number of principal axes of the learnt features whose means are in the bank."""
-LOG_OFFSET = 1.0
-"""Added to values of about 0..1 before the logarithm, which brings bright and dark materials to similar distances."""
-LIMIT = 4.0
-"""Standard deviations at which the logarithms are cut off."""
-SMOOTH = 0.05
-"""Deviation below which texture is noise, in standard deviations of the scene. It is added to the variance, which is a
-difference of large numbers: a root of what rounding leaves of it would differ from engine to engine."""
 
 
 class Bank(nn.Module):
@@ -62,7 +65,7 @@ class Bank(nn.Module):
         self.register_buffer("axes", torch.zeros(AXES, self.learnt_features, 1, 1))
         self.register_buffer("offset", torch.zeros(self.out_channels, 1, 1))
         self.register_buffer("factor", torch.ones(self.out_channels, 1, 1))
-        summed = self.own + 2 * self.textures + AXES
+        summed = self.own + 1 + AXES
         self.register_buffer("kernel", torch.full((summed, 1, 3, 1), 1 / 3), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -72,29 +75,36 @@ class Bank(nn.Module):
 
     def wide(self, x: Tensor, learnt: Tensor) -> list[Tensor]:
         """Return the bank, not yet standardised: own values, then means and deviations of each level."""
-        values = ((self.logarithms(x) - self.mean) / self.deviation).clamp(-LIMIT, LIMIT)
-        own, textured = [values], [values.mean(1, keepdim=True)]
+        values = ((self.roots(x) - self.mean) * self.spread_factor()).clamp(-LIMIT, LIMIT)
+        own = [values]
         if self.indexes:
             nir, red = (x[:, i : i + 1] for i in self.indexes)
-            index = (nir - red) / (nir.abs() + red.abs() + 0.1)
-            own.append(index)
-            textured.append(index)
-        grey = torch.cat(textured, 1)
+            own.append((nir - red) / (nir.abs() + red.abs() + INDEX_OFFSET))
         axes = F.conv2d(learnt - self.centre, self.axes)
-        maps = torch.cat([*own, axes, grey, grey * grey], 1)
-        split = [self.own + AXES, self.textures, self.textures]
+        # Axes first, so that what has texture, index and brightness, is last.
+        maps = torch.cat([axes, *own, values.mean(1, keepdim=True)], 1)
         features, weight = own, torch.ones_like(x[:, :1])
+        means, energy = maps, torch.zeros_like(maps[:, -self.textures :])
         for level in range(len(SIDES)):
             # Outside the scene nothing is averaged: the same sums over ones say how much of a square is inside.
-            maps, weight = self._mean(maps, 3**level), self._mean(weight, 3**level)
-            means, first, second = torch.split(maps / weight, split, 1)
-            variance = (second - first * first).clamp_min(0.0)
-            features = [*features, means, 0.5 * (variance + SMOOTH**2).log()]
+            maps, wider = self._mean(maps, 3**level), self._mean(weight, 3**level)
+            finer, means = means, maps / wider
+            if level < len(SIDES) - 1:
+                energy = energy + weight * (finer - means)[:, -self.textures :].square()
+            energy, weight = self._mean(energy, 3**level), wider
+            texture = energy / weight + SMOOTH**2
+            for _ in range(ROOTS):
+                texture = texture.sqrt()
+            features = [*features, means[:, AXES:-1], means[:, :AXES], TEXTURE * texture]
         return features
 
-    def logarithms(self, x: Tensor) -> Tensor:
-        """Return the logarithms of the bands, not yet standardised."""
-        return (x.clamp_min(0.0) + LOG_OFFSET).log()
+    def roots(self, x: Tensor) -> Tensor:
+        """Return the square roots of the bands, not yet standardised."""
+        return (x + OFFSET).clamp_min(0.0).sqrt()
+
+    def spread_factor(self) -> Tensor:
+        """Return the inverse deviation of the bands, 0 for those that are constant."""
+        return torch.where(self.deviation > LEAST_SPREAD, 1 / self.deviation.clamp_min(LEAST_SPREAD), 0.0)
 
     @property
     def feature_groups(self) -> list[tuple[int, int, bool]]:
@@ -114,17 +124,17 @@ class Bank(nn.Module):
 
     @property
     def texture(self) -> list[int]:
-        """Channels of the deviation of brightness at the levels that k-means sees."""
+        """Channels of the texture of brightness at the levels that k-means sees."""
         per_level = self.own + self.textures + AXES
-        first = self.learnt_features + self.own + self.own + AXES
+        first = self.learnt_features + self.own + per_level - 1
         return [first + level * per_level for level in range(CLUSTERED)]
 
     @torch.no_grad()
     def standardise(self, windows: Sequence[Tensor]) -> None:
         """Find all constants of the bank over scaled windows `[N, bands, H, W]`; learnt features stay as they are."""
-        logs = torch.cat([self.logarithms(x).transpose(0, 1).flatten(1) for x in windows], 1)
-        self.mean.copy_(logs.mean(1).view(-1, 1, 1))
-        self.deviation.copy_(logs.std(1).clamp_min(1e-6).view(-1, 1, 1))
+        roots = torch.cat([self.roots(x).transpose(0, 1).flatten(1) for x in windows], 1).double()
+        self.mean.copy_(roots.mean(1).view(-1, 1, 1))
+        self.deviation.copy_(roots.std(1).view(-1, 1, 1))
         self._take_axes(windows)
         self._take_units(windows, torch.ones(self.out_channels - self.learnt_features, dtype=torch.bool))
 
@@ -156,11 +166,14 @@ class Bank(nn.Module):
         )
         places = self.learnt_features + channels.nonzero().squeeze(1)
         self.offset[places] = features.mean(1).view(-1, 1, 1)
-        self.factor[places] = 1.0 / (features.std(1) + 1e-4).view(-1, 1, 1)
+        deviation = features.std(1).view(-1, 1, 1)
+        self.factor[places] = torch.where(
+            deviation > LEAST_DEVIATION, 1 / deviation.clamp_min(LEAST_DEVIATION), 0.0
+        )
 
     def geometry(self) -> Geometry:
         """Return how far its features see: the learnt ones and then the widest square of their means."""
-        reach = 2 + SIDES[-1] // 2
+        reach = max(REACH, 2 + SIDES[-1] // 2)
         return Geometry(1, 1, 2 * reach + 1, reach, reach)
 
     def _pooled_axes(self) -> Tensor:

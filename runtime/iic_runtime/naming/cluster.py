@@ -1,0 +1,328 @@
+"""Clusters of a scene without labels and without PyTorch: the function behind `iic-model cluster`.
+
+k-means sees each pixel's values, their means at two wider scales and the texture there. Each scale is whitened in part,
+so that no band counts twice and noise is not blown up. Pixels are gathered into many small cells first, and a cell
+counts less than its number of pixels, so that what covers most of a scene does not take most of the centres. A linear
+head whose logits are negative squared distances to the centres is that k-means; a few steps of the IIC objective on
+neighbouring pixels then move its borders, with the masses of the clusters held. `iic-train rasters` starts from the
+same, and goes on to learn features.
+"""
+
+import logging
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from iic_geotools.classmap.classes import MAX_CLASSES, MapClass, distinct_colours
+from iic_geotools.errors import OutputError, SceneError, UsageError
+from iic_geotools.files import check_apart, check_name, write_atomically
+from iic_geotools.progress import OnProgress, Progress, silent
+from iic_geotools.scene.info import describe
+from iic_geotools.scene.multiscale import LEAST_DEVIATION
+from iic_geotools.settings import PathLike, takes
+from iic_runtime.model.card import Card, FeatureGroup
+from iic_runtime.model.file import put_card
+from iic_runtime.model.onnx_head import Head, replace_head
+from iic_runtime.naming.clicks import Observer, View
+from iic_runtime.naming.regression import Adam, Doubles, Ints, softmax
+from iic_runtime.naming.stack import make_bank, prove
+from iic_runtime.naming.suggestions import scene_files
+from iic_runtime.options import ClusterSettings, ReadingSettings
+
+_LOG = logging.getLogger(__name__)
+SCALES = 3
+"""Number of scales that k-means sees: single pixels and the two finest squares."""
+PAIRS, RADIUS = 30_000, 2
+"""Pairs of neighbouring pixels that are sampled, and the largest displacement between them."""
+POINTS, CELLS, CELL_SIZE = 15_000, 200, 20
+"""Pixels that are gathered into cells, number of cells, and least number of pixels per cell."""
+CROWDING = 0.75
+"""Power of a cell's number of pixels that it counts with."""
+STARTS, MOST_STEPS = 20, 100
+"""Starts of k-means, of which the one of least inertia is kept, and steps of each."""
+WHITENING, TEXTURE_WEIGHT = 0.5, 0.5
+"""Power to which each scale is whitened, and weight of texture; 1 is the variance of one scale's values."""
+SHARPNESS, SATURATED = 2.0, 20.0
+"""Inverse temperature in units of the mean squared distance to the centres, and the largest logit between centres."""
+STEPS, BATCH, RATE, WARMUP = 50, 2_000, 2e-3, 20
+"""Steps of the IIC objective, pairs and learning rate of each, and the steps over which the rate rises."""
+HELD = 10.0
+"""Weight of the KL term that holds the masses of the clusters."""
+FLOOR = 2.220446e-16
+
+
+@dataclass(frozen=True)
+class Clustered:
+    """A model whose classes are clusters of a scene.
+
+    Attributes:
+        path: The model file.
+        card: Its card.
+        shares: Share of the scene that each cluster takes, by a sample of it.
+    """
+
+    path: Path
+    card: Card
+    shares: tuple[float, ...]
+
+    def sentence(self) -> str:
+        """Describe the result in one line."""
+        return (
+            f"{self.path}: {len(self.shares)} clusters of {', '.join(self.card.bands)}, found without labels"
+        )
+
+
+@dataclass(frozen=True)
+class ClusterArguments(ClusterSettings):
+    """Arguments of `cluster_scene`."""
+
+    scene: PathLike
+    out: PathLike
+    classes: int
+
+
+@takes(ClusterArguments)
+def cluster_scene(arguments: ClusterArguments) -> Clustered:
+    """Find clusters of a scene without labels, and write a model that maps them.
+
+    Args:
+        scene: The scene, anything that GDAL opens; by default all of its bands that are not alpha are used.
+        out: The model file, .onnx.
+        classes: Number of clusters.
+
+    Raises:
+        IICError: Something is wrong; the message says what, and what to do. No file is written.
+    """
+    from iic_runtime.naming.name import open_outputs
+
+    out, classes = Path(arguments.out), arguments.classes
+    if not 2 <= classes <= MAX_CLASSES:
+        raise UsageError(f"`classes` must be 2 to {MAX_CLASSES}, not {classes}.")
+    if out.suffix.lower() != ".onnx":
+        raise UsageError(f"{out} must end in .onnx.")
+    check_name(out)
+    if not out.parent.is_dir():
+        raise OutputError(f"There is no folder {out.parent} to write {out.name} to; make it first.")
+    if out.exists() and not arguments.overwrite:
+        raise OutputError(f"{out} exists; give another name, or `overwrite` to replace it.")
+    info = describe(os.fspath(arguments.scene))
+    check_apart([out], scene_files(info))
+    stack, reading = make_bank(info, **arguments.part(ReadingSettings).values())
+    outputs = open_outputs(stack, arguments.device, arguments.threads)
+    observer = Observer(outputs, reading, reading.grid or info.grid, stack.card)
+    head, shares = fit_clusters(observer, classes, arguments.seed, arguments.progress)
+    names = [f"cluster {index}" for index in range(classes)]
+    card = replace(
+        stack.card,
+        name=out.stem,
+        classes=tuple(map(MapClass, names, distinct_colours(classes))),
+        origin=replace(stack.card.origin, chosen_by="k-means on multi-scale features, refined by IIC"),
+    )
+    content = put_card(replace_head(stack.content, head), card)
+    prove(out, content)
+    write_atomically(out, content)
+    return Clustered(out, card, shares)
+
+
+def fit_clusters(
+    observer: Observer, count: int, seed: int = 0, progress: OnProgress = silent
+) -> tuple[Head, tuple[float, ...]]:
+    """Return a head on raw features whose classes are clusters, the largest first, and their shares of the scene.
+
+    Args:
+        observer: The scene and its features, a bank's first.
+        count: Number of clusters.
+        seed: Seed of the sampling and of the first centres.
+        progress: Called with reports of how far the work is.
+
+    Raises:
+        SceneError: The scene holds too little data.
+    """
+    rng = np.random.default_rng(seed)
+    views = observer.spread_views(progress)
+    share = -(-PAIRS // len(views))
+    first, second = (
+        np.concatenate(part) for part in zip(*(_pairs(v, share, rng) for v in views), strict=True)
+    )
+    if len(first) < count:
+        raise SceneError(f"The scene holds too little data to find {count} clusters in.")
+    mean, basis = _whitening(first, observer.card.features)
+    first, second = (first - mean) @ basis, (second - mean) @ basis
+    points = first[rng.permutation(len(first))[:POINTS]]
+    centres = _centres(points, count, rng)
+    matrix = _refined(_distances(centres, points), first, second, rng)
+    masses = softmax(_logits(matrix, first)).mean(0)
+    order = np.argsort(-masses, kind="stable")
+    weight = (basis @ matrix[:-1, order]).T
+    bias = matrix[-1, order] - weight @ mean
+    progress(Progress("cluster", 1, 1))
+    head = Head(weight.astype(np.float32), bias.astype(np.float32))
+    return head, tuple(masses[order].tolist())
+
+
+def _pairs(view: View, count: int, rng: np.random.Generator) -> tuple[Doubles, Doubles]:
+    """Draw pixels of a view and a neighbour of each, features `[count, F]` twice."""
+    height, width = view.valid.shape
+    rows, columns = np.nonzero(view.valid)
+    drawn = rng.integers(0, max(1, len(rows)), count if len(rows) else 0)
+    shifts = rng.integers(-RADIUS, RADIUS + 1, (2, len(drawn)))
+    rows, columns = rows[drawn], columns[drawn]
+    near_rows = np.clip(rows + shifts[0], 0, height - 1)
+    near_columns = np.clip(columns + shifts[1], 0, width - 1)
+    kept = view.valid[near_rows, near_columns]
+    return (
+        view.features[:, rows[kept], columns[kept]].T.astype(np.float64),
+        view.features[:, near_rows[kept], near_columns[kept]].T.astype(np.float64),
+    )
+
+
+def _whitening(features: Doubles, groups: Sequence[FeatureGroup]) -> tuple[Doubles, Doubles]:
+    """Return the mean, and a linear map to the space in which k-means works.
+
+    Each scale has a total variance of 1 there, and texture `TEXTURE_WEIGHT` of it.
+    """
+    scales, textures = _clustered(groups)
+    mean = features.mean(0)
+    columns = []
+    for scale in scales:
+        values = features[:, scale] - mean[scale]
+        variances, axes = np.linalg.eigh(values.T @ values / len(values))
+        axes = axes * np.maximum(variances, max(1e-3 * variances.max(), 1e-12)) ** (-WHITENING / 2)
+        axes = axes / max(np.sqrt(((values @ axes) ** 2).sum(1).mean()), 1e-6)
+        columns.append(_embedded(axes, scale, features.shape[1]))
+    spread = np.maximum(features[:, textures].std(0), LEAST_DEVIATION)
+    scaled = np.diag(TEXTURE_WEIGHT / spread) / np.sqrt(len(textures))
+    columns.append(_embedded(scaled, textures, features.shape[1]))
+    return mean, np.concatenate(columns, 1) / np.sqrt(len(scales))
+
+
+def _clustered(groups: Sequence[FeatureGroup]) -> tuple[list[Ints], Ints]:
+    """Return the features of a bank that k-means sees: the bands at each scale, and the texture of brightness."""
+    own = groups[0].size
+    # A level has textures of brightness and, next to it, of the index, if there is one among the values.
+    bands = own - (groups[1].size - own - 1)
+    starts = np.cumsum([0, *(group.size for group in groups)])[:SCALES]
+    scales = [np.arange(start, start + bands) for start in starts.tolist()]
+    ends = np.cumsum([group.size for group in groups])[1:SCALES]
+    return scales, ends - 1
+
+
+def _embedded(block: Doubles, channels: Ints, size: int) -> Doubles:
+    whole = np.zeros((size, block.shape[1]))
+    whole[channels] = block
+    return whole
+
+
+def _centres(points: Doubles, count: int, rng: np.random.Generator) -> Doubles:
+    """Return centres of clusters by k-means over small cells of points."""
+    cells = max(count, min(CELLS, len(points) // CELL_SIZE))
+    middles = kmeans(points, cells, np.ones(len(points)), rng, starts=1, steps=15)
+    sizes = np.bincount(_nearest(points, middles)[0], minlength=cells)
+    filled = sizes > 0
+    if filled.sum() < count:  # fewer different pixels than clusters
+        filled[:] = True
+    return kmeans(middles[filled], count, np.maximum(sizes[filled], 1e-3) ** CROWDING, rng)
+
+
+def kmeans(
+    points: Doubles,
+    count: int,
+    weights: Doubles,
+    rng: np.random.Generator,
+    *,
+    starts: int = STARTS,
+    steps: int = MOST_STEPS,
+) -> Doubles:
+    """Return the centres `[count, D]` of weighted points: Lloyd, the best of a few k-means++ starts."""
+    best, least = points[:count], np.inf
+    for _ in range(starts):
+        centres, inertia = _spread_centres(points, count, weights, rng), np.inf
+        for _ in range(steps):
+            owners, distances = _nearest(points, centres)
+            previous, inertia = inertia, float(weights @ distances)
+            if inertia > previous * (1 - 1e-5):
+                break
+            sizes = np.bincount(owners, weights, count)
+            sums = np.stack([np.bincount(owners, weights * column, count) for column in points.T], 1)
+            filled = sizes > 0
+            centres[filled] = sums[filled] / sizes[filled, None]
+        if inertia < least:
+            best, least = centres, inertia
+    return best
+
+
+def _spread_centres(points: Doubles, count: int, weights: Doubles, rng: np.random.Generator) -> Doubles:
+    """Choose first centres by k-means++: the farther from the others, the likelier a point is drawn."""
+    chosen = [points[rng.integers(len(points))]]
+    distances = ((points - chosen[0]) ** 2).sum(1)
+    while len(chosen) < count:
+        chances = np.cumsum(weights * distances)
+        drawn = int(np.searchsorted(chances, rng.random() * chances[-1]))
+        chosen.append(points[min(drawn, len(points) - 1)])
+        distances = np.minimum(distances, ((points - chosen[-1]) ** 2).sum(1))
+    return np.stack(chosen)
+
+
+def _nearest(points: Doubles, centres: Doubles) -> tuple[Ints, Doubles]:
+    squared = (points**2).sum(1)[:, None] - 2 * points @ centres.T + (centres**2).sum(1)
+    owners = squared.argmin(1)
+    return owners, np.maximum(squared[np.arange(len(points)), owners], 0)
+
+
+def _distances(centres: Doubles, points: Doubles) -> Doubles:
+    """Return a head `[D + 1, clusters]`, biases last, whose softmax is that of negative squared distances."""
+    spread = _nearest(points, centres)[1].mean()
+    apart = ((centres[:, None] - centres) ** 2).sum(-1)
+    np.fill_diagonal(apart, np.inf)
+    # Where clusters are tight, probabilities are saturated long before weights are large.
+    sharpness = min(SHARPNESS / max(spread, 1e-9), SATURATED / max(float(np.median(apart.min(1))), 1e-9))
+    return np.asarray(sharpness * np.concatenate([2 * centres.T, -(centres**2).sum(1)[None]]))
+
+
+def _logits(matrix: Doubles, points: Doubles) -> NDArray[np.float64]:
+    return np.asarray(points @ matrix[:-1] + matrix[-1])
+
+
+def _refined(matrix: Doubles, first: Doubles, second: Doubles, rng: np.random.Generator) -> Doubles:
+    """Move the borders of the clusters by the IIC objective on pairs of neighbours."""
+    masses = softmax(_logits(matrix, first)).mean(0)
+    matrix = matrix.copy()
+    optimiser = Adam([matrix])
+    for step in range(STEPS):
+        drawn = rng.integers(0, len(first), BATCH)
+        _, gradient = iic_at_masses(matrix, first[drawn], second[drawn], masses)
+        optimiser.step([gradient], RATE * min(1.0, (step + 1) / WARMUP))
+    return matrix
+
+
+def iic_at_masses(matrix: Doubles, first: Doubles, second: Doubles, masses: Doubles) -> tuple[float, Doubles]:
+    """Return the IIC loss of a linear head on paired points, with the masses of clusters held, and its gradient.
+
+    The entropy of the masses, which pulls towards clusters of equal size, is replaced by the divergence from `masses`.
+
+    Args:
+        matrix: The head `[D + 1, clusters]`, biases last.
+        first: Points `[N, D]`.
+        second: Their neighbours.
+        masses: Share of each cluster.
+    """
+    z, z2 = softmax(_logits(matrix, first)), softmax(_logits(matrix, second))
+    joint = z.T @ z2 / len(z)
+    joint = np.maximum((joint + joint.T) / 2, FLOOR)
+    marginal = joint.sum(1)
+    pull = np.log(marginal / np.maximum(masses, FLOOR))
+    loss = (
+        (marginal * np.log(marginal)).sum() - (joint * np.log(joint)).sum() + HELD * (marginal * pull).sum()
+    )
+    slope = (np.log(marginal) + HELD * (pull + 1))[:, None] - np.log(joint)
+    slope = (slope + slope.T) / 2 / len(z)
+    gradient = np.zeros_like(matrix)
+    for own, other, points in ((z, z2, first), (z2, z, second)):
+        back = other @ slope
+        back = own * (back - (back * own).sum(1, keepdims=True))
+        gradient += np.concatenate([points.T @ back, back.sum(0)[None]])
+    return float(loss), gradient
