@@ -82,9 +82,9 @@ class Browser:
         self.call("Page.navigate", url=page if isinstance(page, str) else page.as_uri())
         self.wait("document.body?.classList.contains('ready')")
 
-    def wait(self, expression: str) -> None:
-        """Wait until an expression holds."""
-        for _ in range(600):
+    def wait(self, expression: str, tries: int = 600) -> None:
+        """Wait until an expression holds, at least for 50 ms a try."""
+        for _ in range(tries):
             if self.evaluate(expression):
                 return
             time.sleep(0.05)

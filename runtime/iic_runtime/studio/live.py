@@ -42,6 +42,7 @@ class LiveSession:
         self._failed_version = -1
         self._ended, self._stop = False, Event()
         self._job: Json | None = None
+        self._mapper: Thread | None = None
         self._message = ""
         self._assessment: Assessment | None = None
         self._worker = Thread(target=self._work, name="studio", daemon=True)
@@ -53,7 +54,9 @@ class LiveSession:
             self._ended = True
             self._condition.notify_all()
         self._stop.set()
-        self._worker.join(30)
+        for thread in (self._worker, self._mapper):
+            if thread is not None:
+                thread.join()
         self.session.close()
 
     def _touch(self, message: str = "") -> None:
@@ -154,7 +157,8 @@ class LiveSession:
                 raise UsageError("The scene is being mapped already.")
             self._stop.clear()
             self._job = {"stage": "fit", "done": 0, "total": 1}
-        Thread(target=self._map, name="studio-map", daemon=True).start()
+        self._mapper = Thread(target=self._map, name="studio-map", daemon=True)
+        self._mapper.start()
 
     def _map(self) -> None:
         try:

@@ -6,12 +6,15 @@ other user's browser can reach it. Nothing but the page's own files and what ses
 
 import asyncio
 import json
+import logging
 import secrets
 import socket
 import webbrowser
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from importlib.resources import files
+from threading import Event
+from types import FrameType
 from typing import Any
 
 from iic_geotools.errors import IICError, MissingPackageError, OutputError, UsageError
@@ -30,6 +33,7 @@ try:
 except ImportError as error:
     raise MissingPackageError.for_extra(error.name or "starlette", "cpu,studio") from error
 
+_LOG = logging.getLogger(__name__)
 ADDRESS = "127.0.0.1"
 MOST_BODY = 1 << 20
 """Bytes that a request may have."""
@@ -81,9 +85,9 @@ def serve(
             ) from error
         port = listener.getsockname()[1]
         live = [LiveSession(session) for session in sessions]
-        config = uvicorn.Config(
-            make_app(live, token, port), log_level="warning", access_log=False, timeout_graceful_shutdown=1
-        )
+        stopping = Event()
+        app = make_app(live, token, port, stopping)
+        config = uvicorn.Config(app, log_level="critical", access_log=False, timeout_graceful_shutdown=2)
         address = f"http://{ADDRESS}:{port}/{token}/"
 
         def announce() -> None:
@@ -91,7 +95,7 @@ def serve(
             if browser:
                 webbrowser.open(address)
 
-        server = _Server(config, announce)
+        server = _Server(config, announce, stopping)
         try:
             with suppress(KeyboardInterrupt):  # uvicorn raises it again after it has ended
                 server.run(sockets=[listener])
@@ -101,24 +105,37 @@ def serve(
 
 
 class _Server(uvicorn.Server):
-    """A server that says when it answers."""
+    """A server that says when it answers, and when it will no longer.
 
-    def __init__(self, config: uvicorn.Config, on_ready: Callable[[], None]) -> None:
+    Args:
+        config: How it serves.
+        on_ready: Called when it answers.
+        stopping: Set when it is to end, so that what goes on until then ends too.
+    """
+
+    def __init__(self, config: uvicorn.Config, on_ready: Callable[[], None], stopping: Event) -> None:
         super().__init__(config)
-        self._on_ready = on_ready
+        self._on_ready, self._stopping = on_ready, stopping
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to answer."""
         await super().startup(sockets)
         await run_in_threadpool(self._on_ready)
 
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """End, because the user has interrupted the process."""
+        self._stopping.set()
+        super().handle_exit(sig, frame)
 
-def make_app(sessions: Sequence[LiveSession], token: str, port: int) -> ASGIApp:
+
+def make_app(sessions: Sequence[LiveSession], token: str, port: int, stopping: Event) -> ASGIApp:
     """Return the application: the page under `/TOKEN/`, and what it asks for under `/TOKEN/api/`.
 
     Args:
         sessions: The sessions.
         token: The secret that every address begins with.
         port: The port that it is served on.
+        stopping: Set when the server is to end.
     """
 
     def session(request: Request) -> LiveSession:
@@ -138,7 +155,7 @@ def make_app(sessions: Sequence[LiveSession], token: str, port: int) -> ASGIApp:
         return JSONResponse(await run_in_threadpool(session(request).state))
 
     async def events(request: Request) -> Response:
-        return StreamingResponse(_events(session(request)), media_type="text/event-stream")
+        return StreamingResponse(_events(session(request), stopping), media_type="text/event-stream")
 
     def picture(request: Request) -> Response:
         live = session(request)
@@ -189,10 +206,10 @@ async def _arguments(request: Request) -> dict[str, Any]:
     return arguments
 
 
-async def _events(live: LiveSession) -> AsyncIterator[str]:
+async def _events(live: LiveSession, stopping: Event) -> AsyncIterator[str]:
     """Yield the state whenever it has changed."""
     seen = -1
-    while True:
+    while not stopping.is_set():
         if live.changes != seen:
             seen = live.changes
             state = await run_in_threadpool(live.state)
@@ -209,6 +226,7 @@ async def _refused(_: Request, error: Exception) -> Response:
 
 
 async def _failed(_: Request, error: Exception) -> Response:
+    _LOG.debug("A request failed", exc_info=error)
     return JSONResponse({"error": sentence(error)}, 500)
 
 

@@ -9,6 +9,7 @@ import rasterio
 from support.browser import PROGRAM, Browser, open_browser
 from support.studio import EXAMPLE, Studio, run_studio
 
+from iic_geotools.geobox import GeoBox
 from iic_geotools.scene.points import read_points, to_pixels
 from iic_runtime import name_model, segment_raster
 
@@ -80,8 +81,6 @@ def test_four_classes_by_twenty_clicks_give_the_map_of_the_commands(
 ) -> None:
     points = read_points(CLICKS)
     with rasterio.open(EXAMPLE) as scene:
-        from iic_geotools.geobox import GeoBox
-
         columns, rows = to_pixels(*points.on(scene.crs), GeoBox.of(scene))
     for name in NAMES:
         add_class(browser, name)
@@ -92,7 +91,7 @@ def test_four_classes_by_twenty_clicks_give_the_map_of_the_commands(
     browser.wait("document.getElementById('accuracy').textContent.includes('recognised')")
     browser.wait("document.body.dataset.milliseconds > 0")
     browser.evaluate("document.getElementById('map').click()")
-    browser.wait("!document.getElementById('finished').hidden")
+    browser.wait("!document.getElementById('finished').hidden", 3000)
     assert browser.evaluate("document.querySelectorAll('#areas tr').length") == 4
     folder = tmp_path / "example"
     name_model(None, folder / "clicks.gpkg", EXAMPLE, tmp_path / "model.onnx")
@@ -198,7 +197,9 @@ def test_questions_are_asked_without_showing_the_map(browser: Browser, studio: S
             studio.act("add", name=name, places=[[column, row]])
     browser.wait("!document.getElementById('map').disabled")
     browser.evaluate("document.getElementById('map').click()")
-    browser.wait("!document.getElementById('finished').hidden && !document.getElementById('ask').disabled")
+    browser.wait(
+        "!document.getElementById('finished').hidden && !document.getElementById('ask').disabled", 3000
+    )
     browser.evaluate("(document.getElementById('count').value = 10, document.getElementById('ask').click())")
     browser.wait("!document.getElementById('question').hidden")
     assert browser.evaluate("document.querySelector('#layers input:checked').value") == "none"
