@@ -9,7 +9,7 @@ from warnings import catch_warnings, simplefilter
 import numpy as np
 from rasterio.crs import CRS
 
-from iic_geotools.classmap.classes import MapClass, distinct_colours
+from iic_geotools.classmap.classes import MapClass, distinct_colours, rgb
 from iic_geotools.errors import OutputError, SceneError, UsageError
 from iic_geotools.files import replacement
 from iic_geotools.packages import pyogrio, shapely
@@ -17,6 +17,8 @@ from iic_geotools.scene.vectors import read_metadata, read_shapes
 
 CLASSES_KEY = "IIC_STUDIO_CLASSES"
 """The metadata item of the layer that lists the classes, also those without a click."""
+_PALETTE = 8
+"""Colours that are chosen from for a class of an unknown name: as many as colour-blind readers can tell apart."""
 _COLOURS = {
     "water": "#2166ac",
     "tree": "#1b7837",
@@ -28,8 +30,8 @@ _COLOURS = {
     "meadow": "#a6d96a",
     "field": "#e6c35c",
     "fields": "#e6c35c",
-    "crops": "#e6c35c",
-    "cropland": "#e6c35c",
+    "crops": "#9acd32",
+    "cropland": "#9acd32",
     "scrub": "#7fbf7b",
     "shrub": "#7fbf7b",
     "built-up": "#c2261d",
@@ -70,9 +72,26 @@ class Click:
 
 
 def suggest_colour(name: str, taken: Sequence[str]) -> str:
-    """Return the colour that maps usually give a class of this name, or else a free one of the palette."""
-    usual = _COLOURS.get(name.strip().lower())
-    return usual if usual is not None and usual not in taken else distinct_colours(1, besides=taken)[0]
+    """Return the colour that maps usually give a class of this name, or else the one that differs most from the others.
+
+    Args:
+        name: Name of the class; a word of it is enough, e.g. "harvested fields".
+        taken: Colours of the other classes.
+    """
+    text = name.strip().lower()
+    usual = [_COLOURS[word] for word in (text, *text.split()) if word in _COLOURS]
+    free = [colour for colour in usual if colour not in taken]
+    return (
+        free[0]
+        if free
+        else max(distinct_colours(_PALETTE, besides=taken), key=lambda one: _apart(one, taken))
+    )
+
+
+def _apart(colour: str, others: Sequence[str]) -> float:
+    """Return the distance of a colour to the nearest of others."""
+    one = np.array(rgb(colour), np.float64)
+    return min((float(np.abs(one - rgb(other)).sum()) for other in others), default=0.0)
 
 
 def write_clicks(path: Path, clicks: Sequence[Click], classes: Sequence[MapClass], crs: CRS | None) -> None:

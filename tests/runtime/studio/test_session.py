@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from pyogrio import raw, read_info
 from support.scenes import NORTH, PIXEL, WEST, write_raster
 
+from iic_geotools.classmap.classes import rgb
 from iic_geotools.errors import OutputError, SceneError, UsageError
 from iic_geotools.tiling import Rect
 from iic_runtime import name_model, segment_raster
@@ -175,7 +176,14 @@ def test_names_have_usual_colours(scene: Path) -> None:
     with Session(scene) as session:
         assert session.add_class("Water").colour == "#2166ac"
         assert session.add_class("water").colour != "#2166ac"
+        assert session.add_class("harvested fields").colour == "#e6c35c"
         assert session.add_class("quarry", "#123456").colour == "#123456"
+        unknown = session.add_class("something").colour
+        others = [entry.colour for entry in session.classes[:-1]]
+        assert (
+            min(sum(abs(a - b) for a, b in zip(rgb(unknown), rgb(other), strict=True)) for other in others)
+            > 100
+        )
         with pytest.raises(UsageError, match="not a colour"):
             session.add_class("mud", "brown")
 

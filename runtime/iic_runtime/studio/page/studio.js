@@ -19,7 +19,7 @@ let shown = null;  // the map that the user has chosen; null until then
 let composite = null;
 let asking = null;  // the sample that is asked about
 const skipped = new Set();
-let clickedAt = 0;  // when the last click was made, to measure how long the view takes
+let clicked = null;  // when the last click was made, and the fit before it, to measure how long the view takes
 
 // ---------------------------------------------------------------- talking to the session
 
@@ -279,10 +279,9 @@ function afterDraw() {
   $("notice").hidden = !isFar;
   if (isFar) $("notice").textContent = "Zoom in to see the map here; “Map the whole scene” shows all of it.";
   showBar();
-  if (clickedAt && layer === maps.taught && layer.isUpToDate(viewer) && viewer.updating) {
-    document.body.dataset.milliseconds = Math.round(performance.now() - clickedAt);
-    clickedAt = 0;
-    viewer.updating = false;
+  if (clicked && state.fit !== clicked.fit && layer === maps.taught && layer.isUpToDate(viewer)) {
+    document.body.dataset.milliseconds = Math.round(performance.now() - clicked.at);
+    clicked = null;
   }
 }
 
@@ -334,10 +333,9 @@ async function put(places, stroke) {
     say("Add a class first, then draw where it is.");
     return;
   }
-  clickedAt = performance.now();
+  clicked = { at: performance.now(), fit: state.fit };
   const name = chosen;
   if (await act("add", { name, places, stroke })) {
-    viewer.updating = true;
     const count = state.classes.find((entry) => entry.name === name)?.clicks;
     say(`${name}: ${count} ${count === 1 ? "click" : "clicks"}`);
   }
