@@ -3,9 +3,13 @@
 import errno
 import os
 import shutil
+import stat
+import sys
+import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO
 
 from iic_geotools.errors import OutputError, UsageError
 
@@ -17,6 +21,8 @@ MAP_SUFFIXES = (".tif", ".tiff")
 
 CACHE_VARIABLE = "IIC_CACHE"
 """The environment variable that names the folder for files that can be made or got again."""
+
+_SCRATCH = ".tmp"
 
 
 def cache_folder() -> Path:
@@ -43,24 +49,120 @@ def is_utf8(name: str) -> bool:
 
 
 @contextmanager
-def replacement(path: Path) -> Iterator[Path]:
-    """Yield a temporary path beside `path`; move it into place if the block succeeds, remove it if not.
+def scratch_folder(path: Path, *, sweep: bool = True) -> Iterator[Path]:
+    """Yield a new folder next to `path`, which is removed at the end with all that is left in it.
 
-    The temporary name starts with a dot and keeps the suffix, so that drivers chosen by suffix still fit.
+    Its name is unique among threads, processes and machines that share the disk, and nobody else can put anything
+    into it. It is locked while it is in use, so that what a killed process left behind can be told from it.
+
+    Args:
+        path: The file that is being made.
+        sweep: Whether to remove folders that killed processes left for `path`; takes a listing of its folder.
     """
-    temporary = path.with_name(f".{path.stem}.{os.getpid()}.tmp{path.suffix}")
+    prefix = f".{path.name}."
+    if sweep:
+        _remove_remains(path.parent, prefix)
+    folder, lock = _locked_folder(path.parent, prefix)
     try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        if lock is not None:
+            os.close(lock)
+
+
+def _locked_folder(parent: Path, prefix: str) -> tuple[Path, int | None]:
+    """Make a folder and lock it, if folders can be locked there."""
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=prefix, suffix=_SCRATCH, dir=parent))
+        try:
+            lock = _lock_folder(folder)
+        except (BlockingIOError, FileNotFoundError):
+            continue  # before it was locked, another process took it for remains and removes it
+        except OSError:
+            return folder, None
+        if folder.is_dir():
+            return folder, lock
+        os.close(lock)
+
+
+def _remove_remains(parent: Path, prefix: str) -> None:
+    """Remove the scratch folders that no process holds."""
+    with suppress(OSError), os.scandir(parent) as entries:
+        for entry in entries:
+            is_scratch = entry.name.startswith(prefix) and entry.name.endswith(_SCRATCH)
+            if is_scratch and entry.is_dir(follow_symlinks=False):
+                with suppress(OSError):
+                    lock = _lock_folder(Path(entry.path))
+                    shutil.rmtree(entry.path, ignore_errors=True)
+                    os.close(lock)
+
+
+def _lock_folder(folder: Path) -> int:
+    """Lock a folder until the handle that is returned is closed or the process ends.
+
+    Raises:
+        BlockingIOError: Another process or thread holds it.
+        OSError: It cannot be locked, as on Windows and on some network disks.
+    """
+    if sys.platform == "win32":
+        raise OSError(errno.ENOTSUP, "Folders cannot be locked", str(folder))
+    import fcntl
+
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(handle)
+        raise
+    return handle
+
+
+@contextmanager
+def replacement(path: Path, *, sweep: bool = True) -> Iterator[Path]:
+    """Yield a temporary path on the disk of `path`; move it into place if the block succeeds, remove it if not.
+
+    The temporary file has the name of `path`, so that drivers chosen by suffix still fit, in a folder of its own.
+
+    Args:
+        path: The final path.
+        sweep: Whether to remove what killed processes left of their replacements of `path`.
+    """
+    with scratch_folder(path, sweep=sweep) as folder:
+        temporary = folder / path.name
         yield temporary
         sync(temporary)
         temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
-def write_atomically(path: Path, data: bytes) -> None:
+def write_atomically(path: Path, data: bytes, *, sweep: bool = True) -> None:
     """Write `data` so that `path` holds either all of it or what it held before."""
-    with replacement(path) as temporary:
+    with replacement(path, sweep=sweep) as temporary:
         temporary.write_bytes(data)
+
+
+def open_lock(path: Path) -> IO[bytes]:
+    """Open a lock file, which is made if it is missing, and lock it until it is closed or the process ends.
+
+    The content of an existing file is not touched, and links are not followed. On Windows nothing is locked.
+
+    Raises:
+        BlockingIOError: Another process holds the lock.
+        OSError: The file cannot be opened, or is not a regular file.
+    """
+    flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    handle = os.open(path, flags, 0o666)
+    try:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
+        if sys.platform != "win32":
+            import fcntl
+
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(handle)
+        raise
+    return os.fdopen(handle, "r+b")
 
 
 def sync(path: Path) -> None:

@@ -1,10 +1,15 @@
 import errno
+import os
 import shutil
+import signal
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from iic_geotools.files import put_in_place, replacement, write_atomically
+from iic_geotools.files import open_lock, put_in_place, replacement, scratch_folder, write_atomically
 
 
 def test_a_failed_write_keeps_the_old_file(tmp_path: Path) -> None:
@@ -57,3 +62,86 @@ def test_a_failed_move_keeps_both_files(tmp_path: Path, monkeypatch: pytest.Monk
     with pytest.raises(OSError, match="No space"):
         put_in_place(source, target)
     assert (source.read_bytes(), target.read_bytes()) == (b"new", b"old")
+
+
+def test_threads_that_write_one_file_never_tear_it(tmp_path: Path) -> None:
+    path = tmp_path / "record.json"
+    contents = [bytes([65 + writer]) * 30_000 for writer in range(4)]
+    path.write_bytes(contents[0])
+
+    def write(content: bytes) -> None:
+        for _ in range(30):
+            write_atomically(path, content)
+
+    with ThreadPoolExecutor(len(contents)) as pool:
+        writers = [pool.submit(write, content) for content in contents]
+        while not all(writer.done() for writer in writers):
+            assert path.read_bytes() in contents
+        for writer in writers:
+            writer.result()
+    assert path.read_bytes() in contents
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_processes_with_one_id_do_not_share_a_temporary_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every container calls its first process 1."""
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    path = tmp_path / "model.onnx"
+    with replacement(path) as one, replacement(path) as other:
+        one.write_bytes(b"one")
+        other.write_bytes(b"other")
+        assert one.read_bytes() == b"one"
+
+
+def test_a_killed_writer_leaves_nothing_after_the_next_write(tmp_path: Path) -> None:
+    path = tmp_path / "map.tif"
+    code = (
+        "import os, signal, sys; from pathlib import Path; from iic_geotools.files import replacement\n"
+        "with replacement(Path(sys.argv[1])) as temporary:\n"
+        "    temporary.write_bytes(b'half'); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    killed = subprocess.run([sys.executable, "-c", code, str(path)], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert len(list(tmp_path.iterdir())) == 1
+    with scratch_folder(path) as in_use:
+        write_atomically(path, b"whole")
+        assert sorted(tmp_path.iterdir()) == sorted([path, in_use])
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_remains_of_other_names_and_links_are_left_alone(tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "thesis").write_bytes(b"years of work")
+    (tmp_path / ".map.tif.abcd.tmp").symlink_to(precious)
+    (tmp_path / ".map.tiff.abcd.tmp").mkdir()
+    write_atomically(tmp_path / "map.tif", b"whole")
+    assert (precious / "thesis").exists()
+    assert (tmp_path / ".map.tiff.abcd.tmp").is_dir()
+
+
+def test_outputs_have_the_usual_permissions(tmp_path: Path) -> None:
+    (tmp_path / "usual").write_bytes(b"")
+    write_atomically(tmp_path / "ours", b"")
+    assert (tmp_path / "ours").stat().st_mode == (tmp_path / "usual").stat().st_mode
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such locks.")
+def test_locks_neither_follow_links_nor_empty_files(tmp_path: Path) -> None:
+    precious, lock = tmp_path / "precious", tmp_path / "lock"
+    precious.write_bytes(b"years of work")
+    lock.symlink_to(precious)
+    with pytest.raises(OSError, match="symbolic links"):
+        open_lock(lock)
+    lock.unlink()
+    lock.hardlink_to(precious)
+    with open_lock(lock), pytest.raises(BlockingIOError):
+        open_lock(lock)
+    open_lock(lock).close()
+    assert precious.read_bytes() == b"years of work"
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(OSError, match="regular file"):
+        open_lock(pipe)

@@ -1,9 +1,7 @@
 """One Cloud-Optimised GeoTIFF from the parts of a map."""
 
-import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +26,7 @@ from iic_geotools.classmap.sidecars import sidecar, sidecar_path
 from iic_geotools.classmap.sparse import write_sparse_cog
 from iic_geotools.classmap.vrt import georeference, write_vrt
 from iic_geotools.errors import OutputError, UsageError
-from iic_geotools.files import replacement, sync, write_atomically
+from iic_geotools.files import replacement, scratch_folder, sync, write_atomically
 from iic_geotools.gdal import gdal_errors
 from iic_geotools.geobox import GeoBox
 from iic_geotools.tiff import is_whole
@@ -148,7 +146,12 @@ def assemble(
         raise UsageError(f"A map has 1 to {MAX_CLASSES} classes, not {len(classes)}.")
     stored = [(path, rect) for path, rect in parts if _holds_data(path)]
     try:
-        with gdal_errors(), rasterio.Env(GDAL_MAX_DATASET_POOL_SIZE=OPEN_PARTS), _scratch(out) as scratch:
+        with (
+            gdal_errors(),
+            rasterio.Env(GDAL_MAX_DATASET_POOL_SIZE=OPEN_PARTS),
+            scratch_folder(out) as folder,
+        ):
+            scratch = folder.joinpath
             levels = _levels(stored, grid, scratch, creation, classes)
             virtual = scratch("map.vrt")
             overviews = [level.path for level in levels[1:]]
@@ -181,18 +184,6 @@ def _holds_data(part: Path) -> bool:
         return part.stat().st_size > 0
     except OSError as error:
         raise OutputError(f"A part of the map is missing: {error}") from error
-
-
-@contextmanager
-def _scratch(out: Path) -> Iterator[Callable[[str], Path]]:
-    """Yield a function that gives paths beside `out`; the files there are removed at the end."""
-    prefix = f".{out.stem}.{os.getpid()}.tmp-"
-    try:
-        yield lambda name: out.with_name(prefix + name)
-    finally:
-        for entry in out.parent.iterdir():
-            if entry.name.startswith(prefix):
-                entry.unlink()
 
 
 def _levels(

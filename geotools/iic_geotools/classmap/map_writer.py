@@ -1,9 +1,6 @@
 """A map written window by window, with its sidecar and its style."""
 
-import shutil
-import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import rasterio
@@ -19,16 +16,6 @@ from iic_geotools.files import put_in_place
 from iic_geotools.gdal import gdal_errors
 from iic_geotools.geobox import GeoBox
 from iic_geotools.tiling import Rect
-
-
-@contextmanager
-def scratch_folder(out: Path) -> Iterator[Path]:
-    """Yield a folder beside an output, which is removed at the end with all that is left in it."""
-    folder = Path(tempfile.mkdtemp(prefix=f".{out.stem}.", suffix=".tmp", dir=out.parent))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def write_windows(

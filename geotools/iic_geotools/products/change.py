@@ -20,10 +20,18 @@ from iic_geotools.classmap.classes import (
     least_confidence,
     rgb,
 )
-from iic_geotools.classmap.map_writer import place_files, scratch_folder, write_windows
+from iic_geotools.classmap.map_writer import place_files, write_windows
 from iic_geotools.classmap.sidecars import style_path
 from iic_geotools.errors import SceneError, UsageError
-from iic_geotools.files import MAP_SUFFIXES, check_absent, check_apart, check_folder, check_name, check_suffix
+from iic_geotools.files import (
+    MAP_SUFFIXES,
+    check_absent,
+    check_apart,
+    check_folder,
+    check_name,
+    check_suffix,
+    scratch_folder,
+)
 from iic_geotools.geobox import GeoBox
 from iic_geotools.options import ChangeSettings
 from iic_geotools.products.areas import PixelAreas

@@ -31,13 +31,21 @@ from iic_geotools.classmap.cog import (
     creation_options,
     part_profile,
 )
-from iic_geotools.classmap.map_writer import place_files, scratch_folder
+from iic_geotools.classmap.map_writer import place_files
 from iic_geotools.classmap.overviews import NOWHERE, Level, stored_blocks, touched_blocks
 from iic_geotools.classmap.provenance import FINGERPRINT_TAG
 from iic_geotools.classmap.sidecars import map_style, sidecar_path, style_path
 from iic_geotools.classmap.vrt import write_vrt
 from iic_geotools.errors import OutputError, SceneError, UsageError
-from iic_geotools.files import MAP_SUFFIXES, check_absent, check_apart, check_folder, check_name, check_suffix
+from iic_geotools.files import (
+    MAP_SUFFIXES,
+    check_absent,
+    check_apart,
+    check_folder,
+    check_name,
+    check_suffix,
+    scratch_folder,
+)
 from iic_geotools.gdal import gdal_errors
 from iic_geotools.geobox import GeoBox
 from iic_geotools.options import CleaningSettings, CreationSettings, WorkSettings

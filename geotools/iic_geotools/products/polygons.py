@@ -21,11 +21,10 @@ from rasterio.crs import CRS
 from rasterio.errors import RasterioError
 
 from iic_geotools.classmap.classes import MapClass
-from iic_geotools.classmap.map_writer import scratch_folder
 from iic_geotools.classmap.overviews import stored_blocks
 from iic_geotools.ellipsoid import Floats, Ground
 from iic_geotools.errors import IICError, OutputError, SceneError, UsageError
-from iic_geotools.files import replacement
+from iic_geotools.files import replacement, scratch_folder
 from iic_geotools.geobox import GeoBox
 from iic_geotools.products.cleaning import Cleaning, as_level, check_sieve, clean_file
 from iic_geotools.products.geoparquet import check_geoparquet, write_geoparquet

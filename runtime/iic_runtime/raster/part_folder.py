@@ -10,7 +10,6 @@ import json
 import logging
 import shutil
 import struct
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from hashlib import sha256
@@ -23,7 +22,7 @@ from rasterio.io import MemoryFile
 
 from iic_geotools.classmap.cog import part_profile
 from iic_geotools.errors import IICError, OutputError
-from iic_geotools.files import write_atomically
+from iic_geotools.files import open_lock, write_atomically
 from iic_geotools.tiling import Part, Rect
 from iic_runtime.engine.base import LabelArray
 
@@ -186,7 +185,8 @@ class PartFolder:
 
     def _refuse_foreign(self) -> None:
         """Refuse to clear a folder that no run has made: the folder of a run has a lock until it is empty."""
-        if self.path.is_dir() and any(self.path.iterdir()) and not (self.path / LOCK).exists():
+        is_foreign = self.path.is_dir() and any(self.path.iterdir()) and not (self.path / LOCK).is_file()
+        if is_foreign or self.path.is_symlink():
             raise OutputError(
                 f"{self.path} is not the folder of an earlier run; move it away or choose another output."
             )
@@ -196,21 +196,16 @@ class PartFolder:
         """Lock the folder until this process ends, however it ends; on Windows there is no lock."""
         try:
             self.path.mkdir(exist_ok=True)
-            file = (self.path / LOCK).open("w")
+            lock = open_lock(self.path / LOCK)
+        except BlockingIOError as error:
+            raise OutputError(
+                f"Another run holds {self.path} for the same map; wait for it or stop it."
+            ) from error
         except OSError as error:
             raise OutputError(
                 f"Cannot make the folder {self.path} ({error.strerror}); choose another output."
             ) from error
-        with file:
-            if sys.platform != "win32":
-                import fcntl
-
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except OSError as error:
-                    raise OutputError(
-                        f"Another run holds {self.path} for the same map; wait for it or stop it."
-                    ) from error
+        with lock:
             yield
 
     def _is_for(self, manifest: str) -> bool:
@@ -229,7 +224,7 @@ class PartFolder:
 
     def _write_file(self, file: Path, data: bytes) -> None:
         try:
-            write_atomically(file, data)
+            write_atomically(file, data, sweep=False)  # `claim` removes what is left
         except OSError as error:
             raise OutputError(f"Cannot write to {self.path} ({error.strerror}); make room first.") from error
 

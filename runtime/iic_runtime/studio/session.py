@@ -1,19 +1,18 @@
 """A session: a scene, the clicks on it, what they teach, and the map that comes of it."""
 
-import fcntl
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock, RLock
-from typing import Any, Self, TypedDict, Unpack
+from typing import IO, Self, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
 from iic_geotools.classmap.classes import MAX_CLASSES, MapClass, check_class_name, rgb
 from iic_geotools.errors import OutputError, UsageError
-from iic_geotools.files import check_apart
+from iic_geotools.files import check_apart, open_lock
 from iic_geotools.geobox import GeoBox
 from iic_geotools.packages import require_vector
 from iic_geotools.products.areas import ClassAreas
@@ -617,22 +616,18 @@ def _choose_folder(scene: str, folder: PathLike | None) -> Path:
     return path
 
 
-def _claim(folder: Path) -> Any:
-    """Keep other processes from writing to a folder, until what is returned is closed."""
+def _claim(folder: Path) -> IO[bytes]:
+    """Lock a folder against other processes, until the file that is returned is closed."""
     try:
-        handle = (folder / ".lock").open("w")
+        return open_lock(folder / ".lock")
+    except BlockingIOError as error:
+        raise OutputError(
+            f"Another studio has {folder} open; close it, or give another `folder` for the clicks."
+        ) from error
     except OSError as error:
         raise OutputError(
             f"The folder {folder} cannot be written to ({error.strerror}); give another `folder`."
         ) from error
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        handle.close()
-        raise OutputError(
-            f"Another studio has {folder} open; close it, or give another `folder` for the clicks."
-        ) from error
-    return handle
 
 
 def _is_newer(file: Path, other: Path) -> bool:

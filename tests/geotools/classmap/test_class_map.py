@@ -11,9 +11,10 @@ from iic_geotools.classmap.alignment import common_rect, shared_pixels, view_on
 from iic_geotools.classmap.class_map import open_map
 from iic_geotools.classmap.classes import NODATA
 from iic_geotools.classmap.cog import assemble
-from iic_geotools.classmap.map_writer import place_files, scratch_folder, write_windows
+from iic_geotools.classmap.map_writer import place_files, write_windows
 from iic_geotools.classmap.mosaic import write_mosaic
 from iic_geotools.errors import SceneError
+from iic_geotools.files import scratch_folder
 from iic_geotools.geobox import GeoBox
 from iic_geotools.tiling import Rect
 

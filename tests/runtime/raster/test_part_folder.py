@@ -385,3 +385,20 @@ def test_regridded_parts_of_another_area_are_not_reused(
     assert kept.made_before
     with pytest.raises(OSError, match="`overwrite`"):
         segment_raster(scene, tmp_path / "whole.tif", model, bounds=first, keep=True, **options)
+
+
+@pytest.mark.parametrize("link", ["lock", ""])
+def test_links_in_place_of_parts_or_their_lock_are_not_followed(
+    make_scene: MakeScene, model: Path, tmp_path: Path, link: str
+) -> None:
+    scene, folder, precious = make_scene(landscape(50, 60)), tmp_path / "map.tif.parts", tmp_path / "precious"
+    precious.mkdir()
+    (precious / "lock").write_bytes(b"years of work")
+    if link:
+        folder.mkdir()
+        (folder / link).symlink_to(precious / "lock")
+    else:
+        folder.symlink_to(precious)
+    with pytest.raises(OutputError, match="choose another output"):
+        segment_raster(scene, tmp_path / "map.tif", model, device="cpu")
+    assert (precious / "lock").read_bytes() == b"years of work"
