@@ -190,3 +190,10 @@ def test_changelog_and_citation_name_the_version() -> None:
     headings = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.M)
     assert version in headings[:2]
     assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text()
+
+
+def test_the_page_of_options_is_made_from_the_settings() -> None:
+    import runpy
+
+    page = runpy.run_path(str(ROOT / "docs/write_options.py"))["options_page"]()
+    assert (ROOT / "docs/options.md").read_text() == page, "run: python docs/write_options.py"

@@ -203,24 +203,29 @@ def method_takes(
 
 
 def markdown_table(kind: type[Any], option: Callable[[str], str] = lambda name: name) -> str:
-    """Return the settings of a class as tables of Markdown, one per group.
+    """Return the settings of a class as tables of Markdown, one per group; what only Python can give is left out.
 
     Args:
         kind: The class.
         option: Says how a setting is written, e.g. with dashes.
     """
-    lines: list[str] = []
-    group = None
-    for entry in sorted(describe(kind), key=lambda entry: not entry.about.first):
-        heading = "Options" if entry.about.first else entry.group
-        if heading != group:
-            group = heading
-            lines += ["", f"**{group}**", "", "| | | |", "|---|---|---|"]
+    groups: dict[str, list[str]] = {}
+    for entry in (entry for entry in describe(kind) if entry.about.option):
+        written = entry.about.flags[0] if entry.about.flags else option(entry.name)
         value = entry.about.metavar or "|".join(entry.choices)
         text = " ".join(filter(None, (entry.about.help, entry.about.details)))
-        cells = (f"`{option(entry.name)}`", f"`{value}`" if value else "", text)
-        lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
-    return "\n".join(lines).strip() + "\n"
+        cells = (f"`{written}`", f"`{value}`" if value else "", text)
+        row = f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+        groups.setdefault("Options" if entry.about.first else entry.group, []).append(row)
+    first = groups.pop("Options", [])
+    tables = {"Options": first, **groups} if first else groups
+    return (
+        "\n\n".join(
+            "\n".join((f"**{group}**", "", "| | | |", "|---|---|---|", *rows))
+            for group, rows in tables.items()
+        )
+        + "\n"
+    )
 
 
 def option_type(annotation: Any, repeat: bool = False) -> tuple[Any, bool]:

@@ -248,7 +248,7 @@ def test_lines_come_at_twentieths_and_at_most_once_per_second(
             show(Progress("segment", done * 1_000_000, 1_000_000_000, "px"))
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 21
-    assert lines[:2] == ["segment: 0 %", "segment: 5 %, 10.00 Mpx/s"]
+    assert lines[:2] == ["segment: 2 %, 10.00 Mpx/s", "segment: 5 %, 10.00 Mpx/s"]
     assert lines[-1] == "segment: 100 %, 10.00 Mpx/s"
 
 
@@ -265,8 +265,21 @@ def test_lines_come_at_least_once_per_minute(
     assert lines[1] == "train: 0 %, step 10, 0 images/s"
 
 
-def test_the_last_line_of_a_stage_is_never_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+def test_short_work_has_no_lines(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
     with show_progress() as show:
+        show(Progress("segment", 0, 10, "px"))
+        clock.seconds += 1.9
+        show(Progress("segment", 10, 10, "px"))
+    assert capsys.readouterr().err == ""
+
+
+def test_the_last_line_of_a_stage_is_never_left_out(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock(monkeypatch)
+    with show_progress() as show:
+        clock.seconds += 2
         for scene in range(2):
             show(Progress("scenes", scene, 2))
             show(Progress("segment", 0, 10, "px"))

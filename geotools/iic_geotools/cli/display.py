@@ -11,6 +11,8 @@ from typing import Any, TextIO, cast
 from iic_geotools.cli.streams import Unfailing, write
 from iic_geotools.progress import OnProgress, Progress, silent
 
+SHORT = 2.0
+"""Seconds at the beginning in which no lines are written: work that ends by then needs none."""
 LINES_PER_STAGE = 20
 LINE_EVERY = 60.0
 """Where there is no terminal, a line is written at every twentieth of a stage and at least once per minute."""
@@ -26,7 +28,8 @@ def _is_terminal(stream: TextIO | None) -> bool:
 def show_progress(*, quiet: bool = False, as_json: bool = False) -> Iterator[OnProgress]:
     """Yield a function that displays reports of progress on standard error.
 
-    On a terminal there is a bar per stage; elsewhere a line at every twentieth of a stage and at least once per minute.
+    On a terminal there is a bar per stage; elsewhere a line at every twentieth of a stage and at least once per minute,
+    and none in the first two seconds.
     Sentences go through `logging`: the shell prints them above the bars.
 
     Args:
@@ -86,6 +89,7 @@ class _Lines:
         self._pace: _Pace | None = None
         self._twentieth = -1
         self._written = -math.inf
+        self._began = time.monotonic()
 
     def __call__(self, progress: Progress) -> None:
         now = time.monotonic()
@@ -96,7 +100,7 @@ class _Lines:
         twentieth = int(share * LINES_PER_STAGE)
         pause = now - self._written
         due = twentieth != self._twentieth and (pause >= 1 or progress.done >= progress.total)
-        if due or pause >= LINE_EVERY:
+        if (due or pause >= LINE_EVERY) and now - self._began >= SHORT:
             self._twentieth, self._written = twentieth, now
             figures = ", ".join(filter(None, (f"{int(share * 100)} %", progress.note, speed)))
             write(sys.stderr, f"{progress.stage}: {figures}\n")
