@@ -4,11 +4,34 @@ A message is one sentence that says what is wrong and what to do about it. It na
 print those as their options.
 """
 
+import re
 from typing import Self
+
+_END = r"""(?=[).,;:]*(?:[\s"'<>]|$))"""
+_QUERY = re.compile(rf"""((?:\w+://|/vsi\w+/)[^\s"'<>?]*\?)[^\s"'<>]*?{_END}""")
+_ENCODED_QUERY = re.compile(rf"""(%3A%2F%2F[^\s"'<>]*?%3F)[^\s"'<>]*?{_END}""", re.IGNORECASE)
+_USER = re.compile(r"(\w+://)[^\s/?#@]*@")
+_ENCODED_USER = re.compile(r"(%3A%2F%2F)[^\s/]*?%40", re.IGNORECASE)
+_NAMED = re.compile(
+    r"""\b(authorization|password|passwd|pwd|token|secret|sig|signature)=[^\s&;'"]+""", re.IGNORECASE
+)
+_HIDDEN = "***"
+
+
+def redact(text: str) -> str:
+    """Hide what may be secret in the addresses of a text: queries, which hold tokens, and users with passwords."""
+    for user in (_USER, _ENCODED_USER):
+        text = user.sub(rf"\1{_HIDDEN}@", text)
+    for query in (_QUERY, _ENCODED_QUERY):
+        text = query.sub(rf"\1{_HIDDEN}", text)
+    return _NAMED.sub(rf"\1={_HIDDEN}", text)
 
 
 class IICError(Exception):
-    """Root of every error that this project raises on purpose."""
+    """Root of every error that this project raises on purpose. Its message hides secrets in addresses."""
+
+    def __str__(self) -> str:
+        return redact(super().__str__())
 
 
 class UsageError(IICError, ValueError):
@@ -17,6 +40,10 @@ class UsageError(IICError, ValueError):
 
 class SceneError(IICError, OSError):
     """A raster or vector file that cannot be read, or not in the way that was asked for."""
+
+
+class NetworkError(SceneError):
+    """A local file that refers to addresses while the network is not allowed."""
 
 
 class OutputError(IICError, OSError):
@@ -70,6 +97,9 @@ class UnexpectedError(IICError, RuntimeError):
 
 class AssumptionWarning(UserWarning):
     """Something that a file does not state and that was assumed; commands print it as a message."""
+
+    def __str__(self) -> str:
+        return redact(super().__str__())
 
 
 def last_line(error: Exception) -> str:

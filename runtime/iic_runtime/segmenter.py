@@ -127,7 +127,8 @@ class Segmenter:
 
         Raises:
             ModelError: The image is not what the model takes.
-            UsageError: `rescale` is neither, or the model does not take reflectance, or `rescale` says something else.
+            UsageError: `valid` is not a mask, `rescale` is neither, the model does not take reflectance, or `rescale`
+                says something else.
         """
         self._check_image(image, valid)
         if rescale not in (None, "auto", "off"):
@@ -241,8 +242,8 @@ class Segmenter:
             )
         if not image.size:
             raise ModelError(f"The image has the shape {image.shape}, and no pixel to label.")
-        if valid is not None and valid.shape != image.shape[1:]:
-            raise ModelError(f"The mask's shape {valid.shape} is not the image's {image.shape[1:]}.")
+        if valid is not None:
+            _check_mask(valid, image.shape[1:])
 
 
 class SegmenterPool:
@@ -342,6 +343,20 @@ def _label(engine: Engine, group: Group, confidence: bool) -> list[tuple[Tile, S
         )
         for (tile, pixels), tile_labels, tile_confidence in zip(group, labels, confidences, strict=True)
     ]
+
+
+def _check_mask(valid: Mask, shape: tuple[int, ...]) -> None:
+    """Refuse a mask whose values could mean something else than data or no data."""
+    if not isinstance(valid, np.ndarray) or valid.dtype.kind not in "buif":
+        kind = valid.dtype if isinstance(valid, np.ndarray) else type(valid).__name__
+        raise UsageError(f"`valid` must be an array of bool, True where there is data, not {kind}.")
+    if valid.shape != shape:
+        raise ModelError(f"The mask's shape {valid.shape} is not the image's {shape}.")
+    if valid.dtype != bool and not np.isin(valid, (0, 1)).all():
+        raise UsageError(
+            "`valid` must hold True where there is data and False elsewhere, or 1 and 0; compare the mask first, e.g. "
+            "`mask > 0`."
+        )
 
 
 def _known_pixels(image: NDArray[Any], valid: Mask | None) -> Mask | None:

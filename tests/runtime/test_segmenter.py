@@ -142,3 +142,20 @@ def test_outputs_that_are_not_wanted_are_not_in_the_session(tmp_path: Path) -> N
     assert (telling.run(image, False)[0] == engine.run(image, False)[0]).all()
     with pytest.raises(ModelError, match="features"):
         engine.fetch(image, ["features"])
+
+
+@pytest.mark.parametrize(
+    "mask", [np.full((20, 30), 256), np.full((20, 30), 0.5), np.full((20, 30), -1), [[True] * 30] * 20, "all"]
+)
+def test_masks_of_other_values_are_refused(mask: object) -> None:
+    """256 and 0.5 were taken as 0, and everything was nodata."""
+    with pytest.raises(UsageError, match="`valid` must"):
+        segmenter(0, 64)(image(20, 30, "uint8", 0), mask)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("dtype", [bool, np.uint8, np.int64, np.float32])
+def test_masks_of_zeros_and_ones(dtype: type) -> None:
+    mask: np.ndarray = np.ones((20, 30), dtype)
+    mask[:5] = 0
+    labels = segmenter(0, 64)(image(20, 30, "uint8", 0), mask).labels
+    np.testing.assert_array_equal(labels == NODATA, mask == 0)

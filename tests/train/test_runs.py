@@ -123,3 +123,11 @@ def test_damage_is_said(tmp_path: Path) -> None:
 def test_impossible_settings_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
         replace(DENSE, **wrong)
+
+
+@pytest.mark.parametrize("name", ["../outside", "/tmp/outside", "a/b", "..", "a\\b", "", "n" * 300, "n\0"])
+def test_a_run_stays_in_its_folder(tmp_path: Path, name: str) -> None:
+    (tmp_path / "runs").mkdir()
+    with pytest.raises(UsageError, match="name"):
+        create_run(DENSE, {}, tmp_path / "runs", name=name)
+    assert [entry.name for entry in tmp_path.rglob("*")] == ["runs"]

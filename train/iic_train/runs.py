@@ -35,7 +35,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save
 
 from iic_geotools.errors import TrainingError, UsageError
-from iic_geotools.files import replacement, write_atomically
+from iic_geotools.files import check_name, replacement, write_atomically
 from iic_geotools.settings import PathLike
 from iic_train.config import TrainConfig
 from iic_train.data.base import Dataset
@@ -158,7 +158,13 @@ class Run:
 def create_run(
     config: TrainConfig, data: Mapping[str, Any], runs: Path = Path("runs"), name: str | None = None
 ) -> Run:
-    """Create a run folder under `runs` and write its config."""
+    """Create a run folder under `runs` and write its config.
+
+    Raises:
+        UsageError: `name` is not that of a folder in `runs`, or there is already such a run.
+    """
+    if name is not None:
+        _check_run_name(name)
     started = time.strftime("%Y%m%d-%H%M%S")
     run_id = name or f"{config.preset}-{started}"
     path = runs / run_id
@@ -182,6 +188,13 @@ def create_run(
     }
     write_atomically(path / CONFIG, json.dumps(record, indent=2).encode())
     return run
+
+
+def _check_run_name(name: str) -> None:
+    """Refuse a name that would put a run elsewhere than in its folder."""
+    if name in ("", ".", "..") or "/" in name or "\\" in name:
+        raise UsageError(f"`name` must be the name of a folder, not a path such as {name!r}; see `runs`.")
+    check_name(Path(name))
 
 
 def load_run(path: Path | str) -> Run:

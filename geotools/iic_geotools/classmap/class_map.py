@@ -8,17 +8,14 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import rasterio
 from rasterio.errors import RasterioError
 from rasterio.windows import Window
 
 from iic_geotools.classmap.classes import MAX_CLASSES, NODATA, MapClass, distinct_colours
 from iic_geotools.errors import SceneError
-from iic_geotools.gdal import network_options
 from iic_geotools.geobox import GeoBox
-from iic_geotools.scene.info import cause, open_raster
+from iic_geotools.scene.info import cause, open_foreign
 from iic_geotools.scene.labels import category_names
-from iic_geotools.scene.source_files import identify_sources
 from iic_geotools.tiling import Rect
 
 CACHE_BYTES = 64 << 20
@@ -98,9 +95,7 @@ def open_map(path: Path) -> Iterator[ClassMap]:
     Raises:
         SceneError: It cannot be read, or is not a map of classes.
     """
-    identify_sources(str(path))  # refuses addresses in local files before GDAL looks at them
-    options = {"GDAL_CACHEMAX": CACHE_BYTES, **network_options(str(path))}
-    with rasterio.Env(**options), open_raster(str(path)) as dataset:
+    with open_foreign(str(path), GDAL_CACHEMAX=CACHE_BYTES) as dataset:
         if dataset.count != 1 or dataset.dtypes[0] != "uint8":
             raise SceneError(
                 f"{path} has {dataset.count} bands of {dataset.dtypes[0] if dataset.count else 'nothing'}, and a map "
@@ -111,9 +106,19 @@ def open_map(path: Path) -> Iterator[ClassMap]:
                 f"{path} has the nodata value {dataset.nodata:g}, and maps have {NODATA}; convert it, e.g. with "
                 f"gdalwarp -dstnodata {NODATA}."
             )
-        names = category_names(path)[:MAX_CLASSES]
+        names = _legend(path)
         classes = _make_classes(names or [""] * MAX_CLASSES, dataset)
         yield ClassMap(path, dataset, GeoBox.of(dataset), classes, dataset.tags(), bool(names))
+
+
+def _legend(path: Path) -> list[str]:
+    """The names of the classes of a map; what is written about the nodata value is none of them."""
+    names = category_names(path)[:NODATA]
+    if len(names) > MAX_CLASSES and names[MAX_CLASSES]:
+        raise SceneError(
+            f"The map {path} names more than {MAX_CLASSES} classes, and a map holds at most {MAX_CLASSES}; merge some."
+        )
+    return names[:MAX_CLASSES]
 
 
 def _make_classes(names: Sequence[str], dataset: Any) -> tuple[MapClass, ...]:

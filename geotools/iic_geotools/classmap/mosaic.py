@@ -18,7 +18,7 @@ from iic_geotools.classmap.vrt import (
 from iic_geotools.errors import OutputError
 from iic_geotools.files import check_folder, check_name, check_suffix, write_atomically
 from iic_geotools.geobox import GeoBox
-from iic_geotools.scene.info import open_raster
+from iic_geotools.scene.info import open_foreign
 from iic_geotools.tiling import Rect
 
 # Pixel sizes that differ by less than this share of a pixel are the same.
@@ -64,7 +64,7 @@ def write_mosaic(maps: Sequence[Path], mosaic: Path, classes: Sequence[MapClass]
     """
     grids = []
     for path in maps:
-        with open_raster(str(path)) as dataset:
+        with open_foreign(str(path)) as dataset:
             grids.append(GeoBox.of(dataset))
     whole, rects = lay_out(grids, [str(path) for path in maps])
     names = "".join(f"<Category>{xml_text(map_class.name)}</Category>" for map_class in classes)

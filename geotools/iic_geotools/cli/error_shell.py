@@ -23,7 +23,7 @@ from iic_geotools.cli.streams import (
     printable,
     write,
 )
-from iic_geotools.errors import AssumptionWarning, IICError, MissingPackageError, UsageError
+from iic_geotools.errors import AssumptionWarning, IICError, MissingPackageError, UsageError, redact
 
 # Packages that commands import only when they run, and the extra that brings each of them.
 _EXTRAS = {"torch": "train", "torchvision": "train", "safetensors": "train", "scipy": "train"}
@@ -135,7 +135,7 @@ class _CurrentStderr(logging.StreamHandler[TextIO]):
     """Writes to what standard error is at the moment: a progress bar replaces it to print above itself."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        write(sys.stderr, printable(as_options(self.format(record))) + "\n")
+        write(sys.stderr, printable(as_options(redact(self.format(record)))) + "\n")
 
 
 def _set_up_logging(level: int) -> None:

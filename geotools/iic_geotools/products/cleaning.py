@@ -20,10 +20,9 @@ import numpy as np
 import rasterio
 from rasterio.enums import ColorInterp
 from rasterio.errors import NotGeoreferencedWarning, RasterioError
-from rasterio.windows import Window
 
-from iic_geotools.classmap.class_map import ClassMap, open_map
-from iic_geotools.classmap.classes import NODATA
+from iic_geotools.classmap.class_map import ClassMap, open_map, read_values
+from iic_geotools.classmap.classes import MAX_CLASSES, NODATA
 from iic_geotools.classmap.cog import (
     BLOCK,
     OPEN_PARTS,
@@ -205,7 +204,14 @@ def clean_map(arguments: CleanArguments) -> CleanedMap:
         if not cleaning:
             raise UsageError("There is nothing to do: give `sieve`, `majority` or both.")
         with scratch_folder(target) as folder:
-            parts = clean_file(source, class_map.dataset, cleaning, folder, arguments.progress)
+            parts = clean_file(
+                source,
+                class_map.dataset,
+                cleaning,
+                folder,
+                arguments.progress,
+                classes=len(class_map.classes),
+            )
             written, style = folder / f"map{target.suffix.lower()}", folder / "map.qml"
             tags = {
                 key: text for key, text in class_map.tags.items() if key != FINGERPRINT_TAG
@@ -242,7 +248,13 @@ def _check_output(source: Path, out: Path, overwrite: bool) -> None:
 
 
 def clean_file(
-    path: Path, dataset: Any, cleaning: Cleaning, folder: Path, progress: OnProgress = silent
+    path: Path,
+    dataset: Any,
+    cleaning: Cleaning,
+    folder: Path,
+    progress: OnProgress = silent,
+    *,
+    classes: int = MAX_CLASSES,
 ) -> Parts:
     """Clean a map, into files in a folder.
 
@@ -252,16 +264,22 @@ def clean_file(
         cleaning: How it is cleaned.
         folder: The folder.
         progress: Called with the pixels done so far.
+        classes: Number of classes of the map.
 
     Returns:
         The parts of the clean map; where there is none, the map holds no data.
+
+    Raises:
+        SceneError: The map cannot be read, or has a value without a class.
     """
     grid = GeoBox.of(dataset)
     stored, (high, wide) = stored_blocks(dataset, path)
     rects = (Rect(int(col) * wide, int(row) * high, wide, high) for row, col in np.argwhere(stored))
     touched = touched_blocks(rects, grid.width, grid.height, TILE)
     level = Level(path, grid.width, grid.height, TILE, touched)
-    return clean_tiles(level, grid, cleaning, lambda name: _TileFiles(folder, name), folder, progress)
+    return clean_tiles(
+        level, grid, cleaning, lambda name: _TileFiles(folder, name), folder, progress, classes
+    )
 
 
 def clean_tiles(
@@ -271,6 +289,7 @@ def clean_tiles(
     store: Callable[[str], TileStore],
     folder: Path,
     progress: OnProgress = silent,
+    classes: int = MAX_CLASSES,
 ) -> Parts:
     """Clean a map tile by tile. Tiles that are in their store already are not computed again.
 
@@ -281,6 +300,7 @@ def clean_tiles(
         store: Gives the store of each step, by the step's name.
         folder: A folder for virtual rasters.
         progress: Called with the pixels done so far.
+        classes: Number of classes of the map.
 
     Returns:
         The parts of the clean map; where there is none, the map holds no data.
@@ -292,7 +312,7 @@ def clean_tiles(
     for name, stage in stages.items():
         tiles = store(name)
         parts = []
-        with rasterio.Env(GDAL_MAX_DATASET_POOL_SIZE=OPEN_PARTS), _reader(level) as read:
+        with rasterio.Env(GDAL_MAX_DATASET_POOL_SIZE=OPEN_PARTS), _reader(level, classes) as read:
             for index, core in _cores(level):
                 if not (read(core) == NODATA).all():
                     if not tiles.has(index):
@@ -319,10 +339,10 @@ def _cores(level: Level) -> Iterator[tuple[int, Rect]]:
 
 
 @contextmanager
-def _reader(level: Level) -> Iterator[Read]:
+def _reader(level: Level, classes: int) -> Iterator[Read]:
     """Yield a function that reads rectangles of a raster."""
     with open_raster(str(level.path)) as dataset:
-        yield lambda rect: dataset.read(1, window=Window(rect.col, rect.row, rect.width, rect.height))
+        yield lambda rect: read_values(dataset, rect, classes, level.path)
 
 
 @dataclass(frozen=True)

@@ -124,8 +124,7 @@ def describe(path: str, name: str = "") -> SceneInfo:
             refers to addresses while the network is not allowed.
     """
     title = name or path
-    identify_sources(path)  # refuses addresses in local files before GDAL looks at them
-    with rasterio.Env(**network_options(path)), open_raster(path, name) as dataset:
+    with open_foreign(path, name) as dataset:
         if dataset.count == 0:
             raise SceneError(
                 f"{title} holds no raster band: give the name of one of its sub-datasets (see gdalinfo)."
@@ -192,6 +191,26 @@ def open_raster(path: str, name: str = "") -> Iterator[Any]:
         raise SceneError(f"{path!r} cannot be the name of a raster ({error}): check the path.") from error
     # Not `with dataset`, which ties it to this thread's GDAL environment: other threads close handles too.
     with closing(dataset):
+        yield dataset
+
+
+@contextmanager
+def open_foreign(path: str, name: str = "", **options: Any) -> Iterator[Any]:
+    """Open a raster that a user names, whoever made it: a local file reaches no address unless the user allows it.
+
+    GDAL keeps to these rules in the whole block, so that no other raster is to be read there.
+
+    Args:
+        path: Path or address of the raster; anything GDAL opens.
+        name: What messages call it; by default its path.
+        **options: GDAL's configuration options in the block.
+
+    Raises:
+        NetworkError: A local file refers to an address.
+        SceneError: The raster is missing or GDAL cannot open it.
+    """
+    identify_sources(path)  # refuses addresses in local files before GDAL looks at them
+    with rasterio.Env(**options, **network_options(path)), open_raster(path, name) as dataset:
         yield dataset
 
 

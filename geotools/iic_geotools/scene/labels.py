@@ -3,8 +3,8 @@
 import math
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 from xml.etree import ElementTree as ET
@@ -22,16 +22,17 @@ from rasterio.windows import Window
 
 from iic_geotools.classmap.classes import MAX_CLASSES, check_class_name
 from iic_geotools.classmap.sidecars import sidecar_path
-from iic_geotools.errors import SceneError, UsageError
-from iic_geotools.gdal import gdal_errors
+from iic_geotools.errors import NetworkError, SceneError, UsageError
+from iic_geotools.gdal import gdal_errors, network_options
 from iic_geotools.geobox import GeoBox
 from iic_geotools.packages import shapely
-from iic_geotools.scene.info import open_raster
+from iic_geotools.scene.info import cause, open_foreign, open_raster
 from iic_geotools.scene.vectors import list_fields, read_shapes
 from iic_geotools.scene.warp import nearest_on
 from iic_geotools.tiling import Rect
 
-NOT_LABELLED = -1
+NOT_LABELLED = int(np.iinfo(np.int64).min)
+"""Stands for pixels without a label: -1 and other small numbers may be classes of a raster."""
 Values = NDArray[np.int64]
 _COLOUR = re.compile("#[0-9a-fA-F]{6}")
 _USUAL_FIELDS = ("class", "label", "name", "class_name", "landcover")
@@ -71,12 +72,15 @@ def open_labels(
 
     Raises:
         SceneError: The file cannot be read or reprojected, has no labels or too many classes, lies outside the
-            scene, or has points of different classes on one pixel.
+            scene, has points of different classes on one pixel, or refers to addresses while the network is not
+            allowed.
         UsageError: The field does not exist, or has to be named.
     """
     try:
-        with open_raster(os.fspath(path)):
+        with open_foreign(os.fspath(path)):
             pass
+    except NetworkError:
+        raise
     except SceneError:
         yield LabelShapes(Path(path), grid, label_field, elsewhere)
         return
@@ -84,10 +88,16 @@ def open_labels(
         raise UsageError(
             f"`label_field` applies only to points and polygons, and {path} is a raster; leave it out."
         )
-    with open_raster(os.fspath(path)) as source, closing(_on_grid(source, grid)) as aligned:
+    options = network_options(os.fspath(path))
+    with ExitStack() as stack:
+        with rasterio.Env(
+            **options
+        ):  # only here and in `read`: the scene may be read in between, by its own rules
+            source = stack.enter_context(open_raster(os.fspath(path)))
+            aligned = stack.enter_context(closing(_on_grid(source, grid)))
         if not elsewhere and not _overlaps(source, grid):
             raise _outside(path)
-        yield LabelRaster(Path(path), source, aligned)
+        yield LabelRaster(Path(path), source, aligned, options)
 
 
 def _on_grid(source: Any, grid: GeoBox) -> Any:
@@ -142,8 +152,9 @@ class LabelRaster:
 
     numbered = True
 
-    def __init__(self, path: Path, source: Any, aligned: Any) -> None:
+    def __init__(self, path: Path, source: Any, aligned: Any, options: Mapping[str, str]) -> None:
         self._path = path
+        self._options = options
         self._aligned = aligned
         self._names = category_names(path)
         try:
@@ -154,8 +165,14 @@ class LabelRaster:
     def read(self, rect: Rect) -> Values:
         """Read the values of a rectangle, `NOT_LABELLED` where the raster has no data."""
         window = Window(rect.col, rect.row, rect.width, rect.height)
-        values = self._aligned.read(1, window=window).astype(np.int64)
-        values[self._aligned.read_masks(1, window=window) == 0] = NOT_LABELLED
+        try:
+            with gdal_errors(), rasterio.Env(**self._options):
+                values = self._aligned.read(1, window=window).astype(np.int64)
+                values[self._aligned.read_masks(1, window=window) == 0] = NOT_LABELLED
+        except RasterioError as error:
+            raise SceneError(
+                f"The labels {self._path} cannot be read ({cause(error)}); check that the file is whole."
+            ) from error
         return np.asarray(values)
 
     def name(self, value: int) -> str:
@@ -241,10 +258,8 @@ class LabelShapes:
         shapes = [(self._shapes[index], self._values[index]) for index in np.flatnonzero(near)]
         if not shapes:
             return np.full((rect.height, rect.width), NOT_LABELLED, np.int64)
-        burned = rasterize(
-            shapes, (rect.height, rect.width), fill=NOT_LABELLED, transform=transform, dtype="int32"
-        )
-        return np.asarray(burned, np.int64)
+        burned = rasterize(shapes, (rect.height, rect.width), fill=-1, transform=transform, dtype="int32")
+        return np.where(burned < 0, NOT_LABELLED, burned.astype(np.int64))
 
     def name(self, value: int) -> str:
         """Class as the field names it."""

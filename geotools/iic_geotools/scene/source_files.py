@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from xml.etree import ElementTree
 
 from iic_geotools.addresses import send
-from iic_geotools.errors import SceneError
+from iic_geotools.errors import NetworkError, SceneError
 from iic_geotools.gdal import (
     NETWORK_VARIABLE,
     allows_network,
@@ -64,7 +64,7 @@ class _Collection(dict[str, SourceFile]):
     def check_address(self, name: str) -> None:
         """Refuse an address in a local file, unless the network is allowed: the file may be a stranger's."""
         if not self._network:
-            raise SceneError(
+            raise NetworkError(
                 f"{self._path[:200]} refers to {name[:200]}, which is not on this machine; set the environment "
                 f"variable {NETWORK_VARIABLE} to 1 if you trust it."
             )
@@ -82,7 +82,7 @@ def identify_sources(path: str, files: Sequence[str] = ()) -> tuple[SourceFile, 
         files: The files that GDAL names for it.
 
     Raises:
-        SceneError: A local file refers to an address, and the network is not allowed.
+        NetworkError: A local file refers to an address, and the network is not allowed.
     """
     sources = _Collection(path)
     try:

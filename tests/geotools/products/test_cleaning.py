@@ -251,3 +251,17 @@ def test_the_command(make_map: MakeMap, tmp_path: Path) -> None:
         "",
     )
     assert out.read_bytes() == first
+
+
+def test_values_without_a_class_and_legends_that_are_too_long(tmp_path: Path, labels: np.ndarray) -> None:
+    """The same reading function as that of change, zones and assessment."""
+    labels[150, 150] = 7
+    path = write_map(tmp_path / "map.tif", labels, classes=CLASSES)
+    with pytest.raises(SceneError, match="the value 7, and its legend names 3"):
+        clean_map(path, tmp_path / "clean.tif", majority=1)
+    names = "".join(f"<Category>c{number}</Category>" for number in range(256))
+    sidecar = f'<PAMDataset><PAMRasterBand band="1"><CategoryNames>{names}</CategoryNames></PAMRasterBand></PAMDataset>'
+    (tmp_path / "map.tif.aux.xml").write_text(sidecar)
+    with pytest.raises(SceneError, match="names more than 254 classes"):
+        clean_map(path, tmp_path / "clean.tif", majority=1)
+    assert {file.name for file in tmp_path.iterdir()} == {"map.tif", "map.tif.aux.xml"}

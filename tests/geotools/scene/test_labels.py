@@ -1,4 +1,6 @@
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import numpy as np
 import pytest
@@ -8,9 +10,9 @@ from affine import Affine
 from pyogrio.raw import write
 from support.scenes import CRS, NORTH, PIXEL, WEST, write_points, write_raster
 
-from iic_geotools.errors import SceneError, UsageError
+from iic_geotools.errors import NetworkError, SceneError, UsageError
 from iic_geotools.geobox import GeoBox
-from iic_geotools.scene.labels import NOT_LABELLED, open_labels
+from iic_geotools.scene.labels import NOT_LABELLED, open_labels, read_reduced
 from iic_geotools.tiling import Rect
 
 GRID = GeoBox(40, 30, Affine(PIXEL, 0, WEST, 0, -PIXEL, NORTH), rasterio.CRS.from_string(CRS))
@@ -164,3 +166,62 @@ def test_points_may_bring_the_colours_of_their_classes(tmp_path: Path) -> None:
             ("a", None),
             ("b", "#00ff00"),
         ]
+
+
+def test_minus_one_is_a_class_like_any_other(tmp_path: Path) -> None:
+    values = np.zeros((1, 30, 40), np.int16)
+    values[0, :10], values[0, 10:20] = -1, 7
+    path = write_raster(tmp_path / "labels.tif", values, nodata=0)
+    with open_labels(path, GRID) as labels:
+        read = labels.read(Rect(0, 0, 40, 30))
+        assert np.unique(read).tolist() == [NOT_LABELLED, -1, 7]
+        assert labels.name(-1) == "class -1"
+        assert (read_reduced(labels, Rect(0, 0, 8, 2), 5) == -1).all()
+
+
+@pytest.mark.parametrize("kind", ["virtual raster", "service"])
+def test_labels_do_not_lead_to_the_network(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Also where `no_proxy` names the host, which a proxy alone would not stop."""
+    asked: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            self.send_error(404)
+
+        def do_HEAD(self) -> None:
+            self.do_GET()
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    monkeypatch.delenv("IIC_ALLOW_NETWORK", raising=False)
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_port}/labels.tif"
+        texts = {
+            "virtual raster": '<VRTDataset rasterXSize="40" rasterYSize="30"><VRTRasterBand dataType="Byte" band="1">'
+            f"<SimpleSource><SourceFilename>/vsicurl/{address}</SourceFilename></SimpleSource></VRTRasterBand>"
+            "</VRTDataset>",
+            "service": f'<GDAL_WMS><Service name="TMS"><ServerUrl>{address}</ServerUrl></Service></GDAL_WMS>',
+        }
+        path = tmp_path / "labels.vrt"
+        path.write_text(texts[kind])
+        with pytest.raises(NetworkError, match="IIC_ALLOW_NETWORK"), open_labels(path, GRID):
+            pass
+        server.shutdown()
+    assert asked == []
+
+
+def test_labels_with_cut_pixels_are_a_sentence(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    path = write_raster(
+        tmp_path / "labels.tif", rng.integers(0, 9, (1, 30, 40), np.uint8), compress="deflate"
+    )
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2])
+    with pytest.raises(SceneError, match="labels"), open_labels(path, GRID) as labels:
+        labels.read(Rect(0, 0, 40, 30))
