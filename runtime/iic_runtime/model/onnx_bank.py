@@ -4,7 +4,6 @@ What the bank computes is defined in `iic_geotools.scene.multiscale`. A graph ma
 `iic_runtime.model.onnx_head` replaces: features, logits, probabilities, labels.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -28,11 +27,48 @@ from iic_runtime.model.card import Card, FeatureGroup
 from iic_runtime.model.onnx_graph import FLOAT, UINT8, Attribute, Node, OnnxGraph
 from iic_runtime.model.onnx_head import FEATURES, LOGITS, PROBABILITIES, has_features, probabilities_tensor
 
+NEAREST = 0.01
+"""Added to squared distances: the root of next to nothing would amplify rounding."""
 FEWEST_OPSET = 18
 """Version of the operators from which axes are inputs, as in the nodes written here."""
-MEMORY = 300
-"""Bytes per pixel that the bank of four bands takes at once, and the part of it per feature: measured."""
+BYTES_PER_FEATURE = 12
+"""Memory that a pixel takes at once, by the number of its features: measured at 10.5 to 12 bytes."""
 Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Codebook:
+    """Centres of a scene's own clusters: how near a pixel is to each of them makes nonlinear features.
+
+    Features `[n]` are whitened by `rotation @ features + shift`. The output for each centre is by how much the pixel is
+    nearer to it than to all of them in the mean, or 0 (the "triangle" code of Coates and Ng).
+
+    Attributes:
+        first: The first channel of the bank that it takes; as many follow as there are columns in `rotation`.
+        side: Side in pixels of the squares that these channels describe.
+        rotation: `[m, n]`.
+        shift: `[m]`.
+        centres: `[words, m]`.
+    """
+
+    first: int
+    side: int
+    rotation: NDArray[np.float64]
+    shift: NDArray[np.float64]
+    centres: NDArray[np.float64]
+
+    def write(self, graph: "_Writer", bank: str) -> str:
+        """Add its nodes, which take the features of a bank, and return the tensor of its outputs."""
+        words, axes = self.centres.shape
+        seen = graph.channels(bank, self.first, self.first + self.rotation.shape[1])
+        x = graph.add("Conv", seen, graph.matrix(self.rotation), graph.constant(self.shift))
+        squares = graph.add("Conv", graph.add("Mul", x, x), graph.matrix(np.ones((1, axes))))
+        offsets = (self.centres**2).sum(1) + NEAREST
+        crossed = graph.add("Conv", x, graph.matrix(-2 * self.centres), graph.constant(offsets))
+        squared = graph.add("Max", graph.add("Add", crossed, squares), graph.constant(0.0))
+        distances = graph.add("Sqrt", squared)
+        mean = graph.add("Conv", distances, graph.matrix(np.full((1, words), 1 / words)))
+        return graph.add("Relu", graph.add("Sub", mean, distances))
 
 
 @dataclass(frozen=True)
@@ -45,6 +81,7 @@ class Bank:
         scale: Factor that brings each band to about 0..1.
         mean: Mean square root of each band over the scene.
         deviation: Standard deviation of the square roots.
+        codebooks: Codebooks whose outputs follow the multi-scale features.
     """
 
     bands: tuple[str, ...]
@@ -52,6 +89,7 @@ class Bank:
     scale: tuple[float, ...]
     mean: tuple[float, ...]
     deviation: tuple[float, ...]
+    codebooks: tuple[Codebook, ...] = ()
 
     @classmethod
     def of(cls, card: Card, values: NDArray[Any]) -> "Bank":
@@ -87,7 +125,8 @@ class Bank:
     def groups(self) -> tuple[FeatureGroup, ...]:
         """Kinds of the features, in order."""
         wider = [FeatureGroup(self.own + self.textures, side, False) for side in SIDES]
-        return (FeatureGroup(self.own, 1, False), *wider)
+        coded = [FeatureGroup(len(book.centres), book.side, False) for book in self.codebooks]
+        return (FeatureGroup(self.own, 1, False), *wider, *coded)
 
     @property
     def size(self) -> int:
@@ -116,7 +155,9 @@ class Bank:
                 variance = graph.add("Sqrt", variance)
             texture = graph.add("Mul", variance, graph.constant(TEXTURE))
             features += [graph.channels(means, 0, self.own), texture]
-        return graph.add("Concat", *features, axis=1)
+        fixed = graph.add("Concat", *features, axis=1)
+        coded = [book.write(graph, fixed) for book in self.codebooks]
+        return graph.add("Concat", fixed, *coded, axis=1) if coded else fixed
 
     def _own(self, graph: "_Writer", x: str) -> list[str]:
         """Return standardised values, and the vegetation index if there is one."""
@@ -181,11 +222,9 @@ def bank_halo(card: Card | None) -> int:
     return REACH if card is None else max(REACH, card.halo)
 
 
-def bank_memory(bank: Bank, size: int, card: Card | None) -> int:
-    """Return bytes per pixel that a graph of `size` features takes at once."""
-    per_feature = MEMORY / Bank(("red", "green", "blue", "nir"), (), (), (), ()).size
-    own = math.ceil(per_feature * size / 16) * 16
-    return own if card is None else own + card.memory_per_pixel
+def bank_memory(size: int, card: Card | None) -> int:
+    """Return bytes per pixel that a graph of `size` features takes at once, with those of the model that it joins."""
+    return BYTES_PER_FEATURE * size + (0 if card is None else card.memory_per_pixel)
 
 
 def _with_head(graph: OnnxGraph, size: int) -> bytes:
@@ -227,6 +266,10 @@ class _Writer:
         name = f"{self._prefix}constant.{len(self.weights)}"
         self.weights[name] = np.asarray(value)
         return name
+
+    def matrix(self, values: NDArray[Any]) -> str:
+        """Add a weight `[out, in]` of a convolution of single pixels."""
+        return self.constant(values[:, :, None, None])
 
     def per_band(self, values: Sequence[float] | Floats) -> str:
         """Add a weight with one number per band."""

@@ -3,7 +3,7 @@
 import logging
 import os
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -22,7 +22,7 @@ from iic_geotools.tiling import Rect, Tile, TileGrid
 from iic_runtime.model.card import Card
 from iic_runtime.naming.fitting import Samples, choose_members, place_side
 from iic_runtime.naming.regression import Floats, Ints
-from iic_runtime.naming.stack import TILE, spread_numbers
+from iic_runtime.naming.stack import TILE, Outputs, spread_numbers
 
 _LOG = logging.getLogger(__name__)
 MOST_PER_CLASS = 1000
@@ -39,8 +39,6 @@ MANY_CLICKS, SHORT_REACH = 200, 2
 """From this many clicks on, neighbours add little."""
 ALIKE = 0.6
 """How far a neighbour still looks like a click: root mean square over bands, in the scene's standard deviations."""
-Outputs = Callable[[NDArray[Any]], Floats]
-"""A model as a function: pixels `[bands, H, W]` to features or probabilities `[F, H, W]`."""
 
 
 @dataclass(frozen=True)

@@ -28,8 +28,9 @@ from iic_runtime.model.card import Card, FeatureGroup
 from iic_runtime.model.file import put_card
 from iic_runtime.model.onnx_head import Head, replace_head
 from iic_runtime.naming.clicks import Observer, View
+from iic_runtime.naming.kmeans import kmeans, nearest
 from iic_runtime.naming.regression import Adam, Doubles, Ints, softmax
-from iic_runtime.naming.stack import make_bank, prove
+from iic_runtime.naming.stack import make_bank, open_outputs, prove
 from iic_runtime.naming.suggestions import scene_files
 from iic_runtime.options import ClusterSettings, ReadingSettings
 
@@ -42,8 +43,6 @@ POINTS, CELLS, CELL_SIZE = 15_000, 200, 20
 """Pixels that are gathered into cells, number of cells, and least number of pixels per cell."""
 CROWDING = 0.75
 """Power of a cell's number of pixels that it counts with."""
-STARTS, MOST_STEPS = 20, 100
-"""Starts of k-means, of which the one of least inertia is kept, and steps of each."""
 WHITENING, TEXTURE_WEIGHT = 0.5, 0.5
 """Power to which each scale is whitened, and weight of texture; 1 is the variance of one scale's values."""
 SHARPNESS, SATURATED = 2.0, 20.0
@@ -97,8 +96,6 @@ def cluster_scene(arguments: ClusterArguments) -> Clustered:
     Raises:
         IICError: Something is wrong; the message says what, and what to do. No file is written.
     """
-    from iic_runtime.naming.name import open_outputs
-
     out, classes = Path(arguments.out), arguments.classes
     if not 2 <= classes <= MAX_CLASSES:
         raise UsageError(f"`classes` must be 2 to {MAX_CLASSES}, not {classes}.")
@@ -111,7 +108,7 @@ def cluster_scene(arguments: ClusterArguments) -> Clustered:
         raise OutputError(f"{out} exists; give another name, or `overwrite` to replace it.")
     info = describe(os.fspath(arguments.scene))
     check_apart([out], scene_files(info))
-    stack, reading = make_bank(info, **arguments.part(ReadingSettings).values())
+    stack, reading = make_bank(info, words=0, **arguments.part(ReadingSettings).values())
     outputs = open_outputs(stack, arguments.device, arguments.threads)
     observer = Observer(outputs, reading, reading.grid or info.grid, stack.card)
     head, shares = fit_clusters(observer, classes, arguments.seed, arguments.progress)
@@ -221,61 +218,16 @@ def _centres(points: Doubles, count: int, rng: np.random.Generator) -> Doubles:
     """Return centres of clusters by k-means over small cells of points."""
     cells = max(count, min(CELLS, len(points) // CELL_SIZE))
     middles = kmeans(points, cells, np.ones(len(points)), rng, starts=1, steps=15)
-    sizes = np.bincount(_nearest(points, middles)[0], minlength=cells)
+    sizes = np.bincount(nearest(points, middles)[0], minlength=cells)
     filled = sizes > 0
     if filled.sum() < count:  # fewer different pixels than clusters
         filled[:] = True
     return kmeans(middles[filled], count, np.maximum(sizes[filled], 1e-3) ** CROWDING, rng)
 
 
-def kmeans(
-    points: Doubles,
-    count: int,
-    weights: Doubles,
-    rng: np.random.Generator,
-    *,
-    starts: int = STARTS,
-    steps: int = MOST_STEPS,
-) -> Doubles:
-    """Return the centres `[count, D]` of weighted points: Lloyd, the best of a few k-means++ starts."""
-    best, least = points[:count], np.inf
-    for _ in range(starts):
-        centres, inertia = _spread_centres(points, count, weights, rng), np.inf
-        for _ in range(steps):
-            owners, distances = _nearest(points, centres)
-            previous, inertia = inertia, float(weights @ distances)
-            if inertia > previous * (1 - 1e-5):
-                break
-            sizes = np.bincount(owners, weights, count)
-            sums = np.stack([np.bincount(owners, weights * column, count) for column in points.T], 1)
-            filled = sizes > 0
-            centres[filled] = sums[filled] / sizes[filled, None]
-        if inertia < least:
-            best, least = centres, inertia
-    return best
-
-
-def _spread_centres(points: Doubles, count: int, weights: Doubles, rng: np.random.Generator) -> Doubles:
-    """Choose first centres by k-means++: the farther from the others, the likelier a point is drawn."""
-    chosen = [points[rng.integers(len(points))]]
-    distances = ((points - chosen[0]) ** 2).sum(1)
-    while len(chosen) < count:
-        chances = np.cumsum(weights * distances)
-        drawn = int(np.searchsorted(chances, rng.random() * chances[-1]))
-        chosen.append(points[min(drawn, len(points) - 1)])
-        distances = np.minimum(distances, ((points - chosen[-1]) ** 2).sum(1))
-    return np.stack(chosen)
-
-
-def _nearest(points: Doubles, centres: Doubles) -> tuple[Ints, Doubles]:
-    squared = (points**2).sum(1)[:, None] - 2 * points @ centres.T + (centres**2).sum(1)
-    owners = squared.argmin(1)
-    return owners, np.maximum(squared[np.arange(len(points)), owners], 0)
-
-
 def _distances(centres: Doubles, points: Doubles) -> Doubles:
     """Return a head `[D + 1, clusters]`, biases last, whose softmax is that of negative squared distances."""
-    spread = _nearest(points, centres)[1].mean()
+    spread = nearest(points, centres)[1].mean()
     apart = ((centres[:, None] - centres) ** 2).sum(-1)
     np.fill_diagonal(apart, np.inf)
     # Where clusters are tight, probabilities are saturated long before weights are large.

@@ -10,9 +10,9 @@ from iic_runtime.model.card import FeatureGroup
 from iic_runtime.model.onnx_head import Head
 from iic_runtime.naming.regression import Floats, Ints, fit_linear, fit_network, softmax
 
-SHARES = ((15, 2 / 7), (40, 1 / 2))
+SHARES = ((40, 1 / 2),)
 """Clicks per class (median) from which small networks join the linear heads, and their share of the mean."""
-MEMBERS = 2
+MEMBERS = 1
 """Number of small networks whose logits are averaged."""
 HARM = 0.05
 """Balanced accuracy by which networks may fall behind the linear head alone before they are left out."""

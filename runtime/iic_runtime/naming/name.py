@@ -8,41 +8,32 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from iic_geotools.classmap.classes import MapClass, distinct_colours
 from iic_geotools.classmap.provenance import NAMED_BY
-from iic_geotools.errors import ModelError, OutputError, UsageError
+from iic_geotools.errors import OutputError, UsageError
 from iic_geotools.files import check_apart, check_name, write_atomically
 from iic_geotools.scene.info import SceneInfo, describe
 from iic_geotools.scene.points import clicked_places
 from iic_geotools.scene.scene import SceneSource
 from iic_geotools.settings import PathLike, takes
-from iic_runtime.engine.base import OUTPUTS
-from iic_runtime.engine.onnx import OnnxEngine
-from iic_runtime.engine.open_engine import open_engine
-from iic_runtime.engine.openvino import OpenVinoEngine
 from iic_runtime.model.card import MAX_PLACES, Card
 from iic_runtime.model.file import ModelFile, put_card
 from iic_runtime.model.onnx_head import (
-    FEATURES,
-    PROBABILITIES,
     has_features,
     merge_classes,
     replace_head,
     smooth_probabilities,
     smoothing_reach,
-    with_probabilities,
 )
 from iic_runtime.model.select import MODEL_VARIABLE, find_model
 from iic_runtime.naming import MOST_SMOOTHING
-from iic_runtime.naming.clicks import Observations, Observer, Outputs, read_clicks
+from iic_runtime.naming.clicks import Observations, Observer, read_clicks
 from iic_runtime.naming.clusters import name_by_majority
 from iic_runtime.naming.fitting import Judgement, advise, fit_head, unstandardised
-from iic_runtime.naming.regression import Floats
-from iic_runtime.naming.stack import make_stack, prove
+from iic_runtime.naming.stack import make_stack, open_outputs, prove
 from iic_runtime.naming.suggestions import check_places, find_unsure_places, scene_files, write_places
-from iic_runtime.options import Device, DeviceSettings, EngineSettings, NameSettings, ReadingSettings
+from iic_runtime.options import DeviceSettings, NameSettings, ReadingSettings
 from iic_runtime.raster.model_input import choose_reading
 from iic_runtime.segmenter import Segmenter
 
@@ -174,32 +165,6 @@ def choose_features(info: SceneInfo, model: PathLike | None, **reading: Any) -> 
     if file.engine is not None or file.card.task != "segmentation":
         raise UsageError(f"{file.path} is not an .onnx model that labels pixels; give one.")
     return file, choose_reading(info, file.card, **reading)
-
-
-def open_outputs(file: ModelFile, device: Device = "auto", threads: int | None = None) -> Outputs:
-    """Return a model as a function to its features, or to its probabilities if it does not tell what it sees.
-
-    Raises:
-        IICError: The model cannot be opened on the device.
-    """
-    fitted = has_features(file.content)
-    content = file.content if fitted else with_probabilities(file.content, len(file.card.classes))
-    output = FEATURES if fitted else PROBABILITIES
-    engine = open_engine(
-        replace(file, content=content),
-        EngineSettings(device=device, threads=threads),
-        outputs=(*OUTPUTS, output),
-    )
-    if not isinstance(engine, OnnxEngine | OpenVinoEngine):
-        raise ModelError(
-            f"{file.path} does not tell what it sees; name the .onnx file that it was made from."
-        )
-
-    def run(image: NDArray[Any]) -> Floats:
-        values: Floats = engine.fetch(image[None], [output])[0][0]
-        return values
-
-    return run
 
 
 def _check_outputs(out: Path, suggestions: Path | None, inputs: Sequence[Path], overwrite: bool) -> None:

@@ -5,7 +5,7 @@ PyTorch: the bank's constants come from a sample of the scene.
 """
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,19 +18,35 @@ from iic_geotools.errors import IICError, ModelError, SceneError
 from iic_geotools.geobox import GeoBox
 from iic_geotools.scene.bands import match_bands, positional_name
 from iic_geotools.scene.info import SceneInfo
+from iic_geotools.scene.multiscale import REACH, SIDES
 from iic_geotools.scene.rescaling import robust_ranges
 from iic_geotools.scene.scene import Pixels, SceneSource, value_sample
 from iic_geotools.tiling import Tile, TileGrid
+from iic_runtime.engine.base import OUTPUTS
+from iic_runtime.engine.onnx import OnnxEngine
+from iic_runtime.engine.open_engine import open_engine
+from iic_runtime.engine.openvino import OpenVinoEngine
 from iic_runtime.model.card import Card, FeatureGroup, Origin, PixelType
 from iic_runtime.model.file import ModelFile, put_card
-from iic_runtime.model.onnx_bank import Bank, bank_graph, bank_halo, bank_memory
+from iic_runtime.model.onnx_bank import Bank, Codebook, bank_graph, bank_halo, bank_memory
+from iic_runtime.model.onnx_head import FEATURES, PROBABILITIES, has_features, with_probabilities
 from iic_runtime.model.select import bundled_models, choose_bundled, ground_resolution
 from iic_runtime.model.validate import validate_model
+from iic_runtime.naming.kmeans import kmeans
+from iic_runtime.naming.regression import Floats
+from iic_runtime.options import Device, EngineSettings
 from iic_runtime.raster.model_input import choose_reading
 
 _LOG = logging.getLogger(__name__)
 TILE, SAMPLED_TILES = 64, 48
 """Side in pixels, and number, of the tiles spread over a scene that tell how it varies."""
+WORDS, CODED_PIXELS = 32, 125
+"""Size of each codebook, and pixels of each tile that it is found by."""
+WHITENING, LEAST_VARIANCE, RIDGE = 0.5, 0.02, 1e-3
+"""Power to which features are whitened for a codebook, the least variance of an axis in parts of the largest, and what
+is added to all of them."""
+Outputs = Callable[[NDArray[Any]], Floats]
+"""A model as a function: pixels `[bands, H, W]` to features or probabilities `[F, H, W]`."""
 PIXEL_TYPES: Mapping[str, PixelType] = {
     "uint8": "uint8",
     "int8": "int16",
@@ -64,19 +80,83 @@ def make_stack(
         card = base.card
     else:
         return make_bank(info, **reading)
-    values = sample_pixels(source, source.grid or info.grid)
-    return join_bank(card, Bank.of(card, values), base), source
+    grid = source.grid or info.grid
+    bank = Bank.of(card, sample_pixels(source, grid))
+    return join_bank(card, with_codebooks(bank, card, source, grid), base), source
 
 
 def make_bank(
-    info: SceneInfo, bands: Sequence[str | int] | None = None, **reading: Any
+    info: SceneInfo, bands: Sequence[str | int] | None = None, words: int = WORDS, **reading: Any
 ) -> tuple[ModelFile, SceneSource]:
-    """Make the stack of a scene's own features; arguments, result and errors are those of `make_stack`."""
+    """Make the stack of a scene's own features.
+
+    Arguments, result and errors are those of `make_stack`; `words` is the size of the codebooks, 0 for none.
+    """
     numbers = data_bands(info, bands)
     card = scene_card(info, numbers, reading.get("nodata"))
     source = choose_reading(info, card, bands=numbers, **reading)
-    values = sample_pixels(source, source.grid or info.grid)
-    return join_bank(card, Bank.of(card, values), None), source
+    grid = source.grid or info.grid
+    bank = Bank.of(card, sample_pixels(source, grid))
+    return join_bank(card, with_codebooks(bank, card, source, grid, words) if words else bank, None), source
+
+
+def with_codebooks(bank: Bank, card: Card, source: SceneSource, grid: GeoBox, words: int = WORDS) -> Bank:
+    """Return a bank with two codebooks, of close surroundings and of wider ones, found without labels over a scene."""
+    rng = np.random.default_rng(0)
+    outputs = open_outputs(join_bank(card, bank, None))
+    rows = []
+    for tile, pixels in read_spread(source, TileGrid(grid.width, grid.height, TILE, REACH, 1)):
+        valid = np.ones(pixels.values.shape[1:], bool) if pixels.valid is None else pixels.valid
+        places = np.argwhere(valid[tile.crop])
+        if len(places):
+            some = places[rng.integers(0, len(places), CODED_PIXELS)]
+            rows.append(outputs(pixels.values)[:, *tile.crop][:, some[:, 0], some[:, 1]].T)
+    features = np.concatenate(rows).astype(np.float64)
+    starts = np.cumsum([0, *(group.size for group in bank.groups)]).tolist()
+    # Single pixels and the finest squares; the two that follow.
+    spans = ((starts[0], starts[2], SIDES[0]), (starts[2], starts[4], SIDES[2]))
+    books = tuple(
+        make_codebook(features[:, first:last], first, side, words, rng) for first, last, side in spans
+    )
+    return replace(bank, codebooks=books)
+
+
+def make_codebook(
+    features: NDArray[np.float64], first: int, side: int, words: int, rng: np.random.Generator
+) -> Codebook:
+    """Return the codebook of features `[N, n]`, whitened in part: k-means."""
+    mean = features.mean(0)
+    variances, axes = np.linalg.eigh(np.cov((features - mean).T) + RIDGE * np.eye(features.shape[1]))
+    rotation = (axes * np.maximum(variances, LEAST_VARIANCE * variances.max()) ** (-WHITENING / 2)).T
+    points = (features - mean) @ rotation.T
+    centres = kmeans(points, words, np.ones(len(points)), rng, starts=1, steps=15)
+    return Codebook(first, side, rotation, -rotation @ mean, centres)
+
+
+def open_outputs(file: ModelFile, device: Device = "auto", threads: int | None = None) -> Outputs:
+    """Return a model as a function to its features, or to its probabilities if it does not tell what it sees.
+
+    Raises:
+        IICError: The model cannot be opened on the device.
+    """
+    fitted = has_features(file.content)
+    content = file.content if fitted else with_probabilities(file.content, len(file.card.classes))
+    output = FEATURES if fitted else PROBABILITIES
+    engine = open_engine(
+        replace(file, content=content),
+        EngineSettings(device=device, threads=threads),
+        outputs=(*OUTPUTS, output),
+    )
+    if not isinstance(engine, OnnxEngine | OpenVinoEngine):
+        raise ModelError(
+            f"{file.path} does not tell what it sees; name the .onnx file that it was made from."
+        )
+
+    def run(image: NDArray[Any]) -> Floats:
+        values: Floats = engine.fetch(image[None], [output])[0][0]
+        return values
+
+    return run
 
 
 def prove(out: Path, content: bytes) -> None:
@@ -100,7 +180,7 @@ def join_bank(card: Card, bank: Bank, base: ModelFile | None) -> ModelFile:
         card,
         classes=tuple(MapClass(f"class {index}", colour) for index, colour in enumerate(distinct_colours(2))),
         halo=bank_halo(None if base is None else base.card),
-        memory_per_pixel=bank_memory(bank, size, None if base is None else base.card),
+        memory_per_pixel=bank_memory(size, None if base is None else base.card),
         features=(*bank.groups, *(FeatureGroup(count, 1, True) for count in learnt)),
         precision="fp32",
         parity={},

@@ -31,8 +31,9 @@ from iic_runtime.naming import SMOOTHING
 from iic_runtime.naming.clicks import Clicks, Observer, View
 from iic_runtime.naming.cluster import fit_clusters
 from iic_runtime.naming.fitting import Judgement, advise, fit_head, unstandardised
-from iic_runtime.naming.name import choose_features, open_outputs
+from iic_runtime.naming.name import choose_features
 from iic_runtime.naming.regression import Floats
+from iic_runtime.naming.stack import open_outputs
 from iic_runtime.options import Device
 
 

@@ -1,5 +1,6 @@
 """The bank's graph, written without torch or onnx: what it computes, in any tiling, for any values."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from iic_geotools.errors import ModelError
 from iic_geotools.scene.multiscale import LEAST_SPREAD, LIMIT, OFFSET, REACH, SIDES, SMOOTH, TEXTURE
 from iic_runtime.model.card import Card
 from iic_runtime.model.file import ModelFile, put_card
-from iic_runtime.model.onnx_bank import Bank, bank_graph
+from iic_runtime.model.onnx_bank import NEAREST, Bank, Codebook, bank_graph
 from iic_runtime.model.onnx_graph import OnnxGraph
 from iic_runtime.model.validate import validate_model
 
@@ -133,6 +134,24 @@ def test_a_model_next_to_the_bank(half: tuple[tuple[int, int], ...]) -> None:
     assert np.allclose(seen[-5:].sum(0), 1, atol=1e-5)
     card = make_card(2, halo=max(REACH, base.card.halo), stride=base.card.stride, memory_per_pixel=900)
     assert all(check.kept for check in validate_model(ModelFile.parse(make_path(), put_card(content, card))))
+
+
+def test_codebooks_say_how_near_a_pixel_is_to_their_centres() -> None:
+    rng = np.random.default_rng(0)
+    image = rng.integers(0, 256, (4, 120, 130)).astype(np.uint8)
+    card, bank = bank_of(image)
+    rotation, centres = rng.normal(size=(3, 5)), rng.normal(size=(6, 3))
+    book = Codebook(5, 3, rotation, rng.normal(size=3), centres)
+    coded = replace(bank, codebooks=(book, book))
+    content, size = bank_graph(coded, card.dtype)
+    assert size == bank.size + 12
+    seen = features(content, image)
+    points = np.moveaxis(seen[5:10].astype(np.float64), 0, -1) @ rotation.T + book.shift
+    distances = np.sqrt(((points[:, :, None] - centres) ** 2).sum(-1) + NEAREST)
+    expected_codes = np.maximum(distances.mean(-1, keepdims=True) - distances, 0)
+    assert np.abs(np.moveaxis(seen[bank.size : -6], 0, -1) - expected_codes).max() < 1e-3
+    core = features(content, image[:, : 40 + REACH, : 60 + REACH])[:, :40, :60]
+    assert np.array_equal(core, seen[:, :40, :60])
 
 
 def test_a_model_that_does_not_tell_what_it_sees_cannot_be_joined() -> None:

@@ -14,7 +14,8 @@ from iic_geotools.tiling import Rect
 from iic_runtime import segment_raster
 from iic_runtime.model.file import ModelFile
 from iic_runtime.model.validate import validate_model
-from iic_runtime.naming.cluster import cluster_scene, iic_at_masses, kmeans
+from iic_runtime.naming.cluster import cluster_scene, iic_at_masses
+from iic_runtime.naming.kmeans import kmeans
 from iic_runtime.naming.teacher import Teacher
 
 SIDE = 200

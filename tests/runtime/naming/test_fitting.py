@@ -58,7 +58,7 @@ def test_the_regression_is_that_of_scikit_learn() -> None:
     head = fit_linear(samples.rows, samples.labels, samples.weights, 3)
     # The same penalty in the units of scikit-learn: inputs over sqrt(F), the mean loss against PENALTY / N.
     scaled = samples.rows / np.sqrt(6)
-    other = sklearn.LogisticRegression(C=10.0, tol=1e-8, max_iter=5000).fit(scaled, samples.labels)
+    other = sklearn.LogisticRegression(C=100.0, tol=1e-8, max_iter=5000).fit(scaled, samples.labels)
     ours = softmax(head.logits(samples.rows))
     assert np.abs(ours - other.predict_proba(scaled)).max() < 0.02
 
@@ -71,7 +71,7 @@ def test_a_head_is_judged_as_well_as_it_does(count: int) -> None:
     assert judgement.accuracy is not None
     assert abs(judgement.accuracy - right) < 0.2
     assert right > 0.6
-    assert (head.hidden_weight is not None) == (count >= 15)
+    assert (head.hidden_weight is not None) == (count >= 40)
     if count == 50:
         sure = softmax(head.logits(others.rows)).max(1).mean()
         assert abs(float(sure) - right) < 0.08
@@ -83,7 +83,7 @@ def test_rare_classes_count_as_much_as_common_ones() -> None:
     head = fit_linear(samples.rows[kept], samples.labels[kept], np.ones(105, np.float32), 2)
     others = blobs(1000, classes=2, spread=1.5, seed=3)
     shares = np.bincount(head.logits(others.rows).argmax(1), minlength=2) / 2000
-    assert 0.3 < shares[0] < 0.7
+    assert 0.25 < shares[0] < 0.75
 
 
 def test_classes_weigh_what_they_cover_of_the_scene() -> None:
