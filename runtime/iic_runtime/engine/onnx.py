@@ -4,15 +4,18 @@ import os
 from collections.abc import Sequence
 from contextlib import redirect_stdout, suppress
 from dataclasses import replace
+from hashlib import sha256
 from io import StringIO
 from typing import Any
 
 from numpy.typing import NDArray
 
 from iic_geotools.errors import DeviceError, MissingPackageError, ModelError, last_line
+from iic_geotools.files import cache_folder
 from iic_geotools.threads import cores
 from iic_geotools.tiling import largest_read
 from iic_runtime.engine.base import OUTPUTS, EngineSpec, LabelArray, check_outputs
+from iic_runtime.engine.gpu import describe_gpus
 from iic_runtime.model.card import Card
 from iic_runtime.model.file import ModelFile
 from iic_runtime.model.onnx_graph import only_outputs
@@ -149,8 +152,6 @@ def _providers(model: ModelFile, spec: EngineSpec) -> list[Any]:
     cuda = (_PROVIDERS["cuda"], {"use_tf32": "0"})
     if spec.device != "tensorrt":
         return [_PROVIDERS["cpu"]] if spec.device == "cpu" else [cuda, _PROVIDERS["cpu"]]
-    from iic_runtime.engine.tensorrt_cache import provider_options
-
     # TensorRT builds an engine for the largest shape, the one of an inner tile of a large scene.
     side = largest_read(spec.tile, model.card.halo, model.card.stride)
     options = provider_options(model.card, model.digest, spec.batch, side)
@@ -200,3 +201,54 @@ def _check_graph(session: Any, model: ModelFile) -> None:
         raise ModelError(
             f"{model.path} cannot be used as a model: {problem}; export it again with iic-export."
         )
+
+
+def provider_options(card: Card, digest: str, batch: int, side: int) -> dict[str, str]:
+    """Return the options of the TensorRT provider: one profile from a single pixel to the largest batch, and a cache.
+
+    An engine fits one model, one set of versions, one GPU and one range of shapes. The name of its folder depends on
+    all of them, so that no stale engine is ever loaded.
+
+    Args:
+        card: The card of the model.
+        digest: The digest of the model file.
+        batch: Largest number of tiles that are run at once.
+        side: Largest side of a tile, halo included.
+    """
+    bands = len(card.bands)
+    shapes = {
+        "min": (1, bands, 1, 1),
+        "opt": (batch, bands, side, side),
+        "max": (batch, bands, side, side),
+    }
+    key = "\n".join([digest, *_versions(), describe_gpus(), str(sorted(shapes.items()))])
+    folder = cache_folder() / "tensorrt" / sha256(key.encode()).hexdigest()[:24]
+    folder.mkdir(parents=True, exist_ok=True)
+    profile = {
+        f"trt_profile_{name}_shapes": f"image:{_format_shape(shape)}" for name, shape in shapes.items()
+    }
+    return {
+        **profile,
+        "trt_engine_cache_enable": "True",
+        "trt_engine_cache_path": str(folder),
+        "trt_timing_cache_enable": "True",
+        "trt_timing_cache_path": str(folder),
+    }
+
+
+def _format_shape(shape: Sequence[int]) -> str:
+    return "x".join(map(str, shape))
+
+
+def _versions() -> list[str]:
+    """Return the versions of the packages that build and load engines."""
+    # Slow to import, and only TensorRT needs it.
+    from importlib.metadata import distributions
+
+    names = ("onnxruntime", "tensorrt")
+    versions = {
+        f"{package.metadata['Name']} {package.version}"
+        for package in distributions()
+        if (package.metadata["Name"] or "").lower().startswith(names)
+    }
+    return sorted(versions)

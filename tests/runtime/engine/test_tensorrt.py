@@ -14,10 +14,9 @@ from support.tiny_onnx import make_card
 from iic_geotools.errors import DeviceError, IICError, ModelError, UsageError
 from iic_runtime.engine.base import EngineSpec
 from iic_runtime.engine.gpu import Gpu
-from iic_runtime.engine.onnx import _load_libraries, _open_session, _providers
+from iic_runtime.engine.onnx import _load_libraries, _open_session, _providers, provider_options
 from iic_runtime.engine.open_engine import open_engine
 from iic_runtime.engine.tensorrt import _check_fit
-from iic_runtime.engine.tensorrt_cache import provider_options
 from iic_runtime.model.engine_card import EngineFacts, engine_card_path, write_engine_card
 from iic_runtime.model.file import ModelFile
 from iic_runtime.model.rename import rename
@@ -147,7 +146,7 @@ def test_the_engine_cache_is_keyed_by_model_and_shapes(
 def test_the_engine_cache_is_keyed_by_versions_and_gpu(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
-    from iic_runtime.engine import tensorrt_cache as cache
+    from iic_runtime.engine import onnx as cache
 
     monkeypatch.setenv("IIC_CACHE", str(tmp_path))
     before = provider_options(make_card(), "abc", 2, 544)["trt_engine_cache_path"]
