@@ -13,11 +13,16 @@ if TYPE_CHECKING:
 
 TIMEOUT = 10.0
 """Seconds that a server may be silent."""
+LEAST_SPEED = 1000
+"""Bytes per second below which an answer is given up, once `TIMEOUT` has passed."""
+LONGEST = 600.0
+"""The most seconds that an answer may take."""
 LARGEST = 64 << 20
 """The most bytes that are read."""
 RETRY_AFTER = (1.0, 2.0, 4.0)
 """Seconds after which a server that is busy is asked again."""
 BUSY = (429, 502, 503, 504)
+_CHUNK = 1 << 16
 # Some servers answer browsers only, or with a page for browsers.
 _HEADERS = {"User-Agent": f"iic-edge/{__version__}", "Accept": "application/geo+json, application/json, */*"}
 
@@ -43,7 +48,7 @@ def fetch(address: str) -> bytes:
 
     try:
         with send(Request(address, headers=_HEADERS)) as answer:
-            content = answer.read(LARGEST + 1)
+            content = _read(answer)
     except HTTPError as error:
         error.close()
         reason = f"{error.code} {error.reason}"
@@ -83,6 +88,24 @@ def send(request: "Request") -> "HTTPResponse":
             error.close()
             time.sleep(delay)
     return answer
+
+
+def _read(answer: "HTTPResponse") -> bytes:
+    """Read an answer, one byte beyond `LARGEST` at most.
+
+    Raises:
+        TimeoutError: The server sends next to nothing, or never ends.
+    """
+    content = bytearray()
+    begun = time.monotonic()
+    while len(content) <= LARGEST and (chunk := answer.read1(_CHUNK)):
+        content += chunk
+        seconds = time.monotonic() - begun
+        if seconds > LONGEST or (seconds > TIMEOUT and len(content) < LEAST_SPEED * seconds):
+            raise TimeoutError(f"the server sent {len(content)} bytes in {seconds:.0f} s")
+    if len(content) <= LARGEST and answer.length:
+        raise OSError(f"the answer ended {answer.length} bytes too early")
+    return bytes(content)
 
 
 def _short(address: str) -> str:

@@ -20,7 +20,15 @@ from iic_geotools.geobox import GeoBox
 from iic_geotools.packages import pyogrio, shapely
 from iic_geotools.products.areas import plain_cell
 from iic_geotools.scene.points import to_pixels
-from iic_geotools.scene.region import MOST_POINTS, boxes_around, polygon_parts, reproject_polygons, subdivide
+from iic_geotools.scene.region import (
+    MOST_POINTS,
+    boxes_around,
+    in_all_turns,
+    polygon_parts,
+    reproject_polygons,
+    subdivide,
+    turn_of,
+)
 from iic_geotools.scene.vectors import Shapes, read_shapes
 
 ZONE, METHOD = "zone", "method"
@@ -92,6 +100,7 @@ def read_zones(path: Path, grid: GeoBox) -> Zones:
     """
     shapes = _read(path)
     valid = shapely.make_valid(shapes.geometries)
+    is_geographic = grid.crs is not None and bool(grid.crs.is_geographic)
     try:
         with gdal_errors():
             source = CRS.from_user_input(shapes.crs)
@@ -99,15 +108,19 @@ def read_zones(path: Path, grid: GeoBox) -> Zones:
             if source != grid.crs:
                 valid = valid.copy()
                 valid[near] = reproject_polygons(valid[near], source, grid.crs)
+                if is_geographic and not source.is_geographic:
+                    valid[near] = _unwrapped(valid[near], grid)
     except (CRSError, RasterioError, shapely.GEOSException) as error:
         raise SceneError(f"The zones {path} cannot be brought to the CRS of the map ({error}).") from error
     if not np.isfinite(shapely.bounds(valid[near])).all():
         raise SceneError(f"The zones {path} reach beyond the domain of the map's CRS; cut them to the map.")
     pieces, owners = _pieces(valid, near, grid)
+    pixels = np.asarray(np.bincount(owners, shapely.area(pieces), len(valid)), np.float64)
+    if is_geographic:
+        pieces, owners = _with_other_turns(valid, near, pieces, owners, grid)
     inside = shapely.box(0, 0, grid.width, grid.height)
     if not (shapely.intersects(pieces, inside) & ~shapely.touches(pieces, inside)).any():
         raise SceneError(f"The zones {path} lie outside the map; give those of the same place.")
-    pixels = np.asarray(np.bincount(owners, shapely.area(pieces), len(valid)), np.float64)
     return Zones(shapes, pieces, owners, pixels)
 
 
@@ -140,6 +153,8 @@ def _near(shapes: NDArray[Any], source: CRS, grid: GeoBox) -> NDArray[np.int64]:
     boxes = boxes_around(grid.extent, grid.crs, source)
     if not boxes:
         return np.flatnonzero(~shapely.is_empty(shapes))
+    if source.is_geographic:
+        boxes = tuple(in_all_turns(np.array(boxes, object), source))
     return np.flatnonzero(np.any([shapely.intersects(shapes, box) for box in boxes], axis=0))
 
 
@@ -159,6 +174,36 @@ def _pieces(
         pieces += list(parts)
         owners += [index] * len(parts)
     return np.array(pieces, object), np.array(owners, np.int64)
+
+
+def _unwrapped(shapes: NDArray[Any], grid: GeoBox) -> NDArray[Any]:
+    """Shapes whose longitudes all lie within half a turn of the grid: reprojection tears them at the antimeridian."""
+    turn = turn_of(grid.crs)
+    middle = (grid.extent[0] + grid.extent[2]) / 2
+
+    def unwrap(points: NDArray[np.float64]) -> NDArray[np.float64]:
+        nearest = middle + np.mod(points[:, 0] - middle + turn / 2, turn) - turn / 2
+        return np.column_stack([nearest, points[:, 1]])
+
+    return np.asarray(shapely.make_valid(shapely.transform(shapes, unwrap)))
+
+
+def _with_other_turns(
+    shapes: NDArray[Any],
+    near: NDArray[np.int64],
+    pieces: NDArray[Any],
+    owners: NDArray[np.int64],
+    grid: GeoBox,
+) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """Add the pieces that meet the grid one turn further west or east: its longitudes may pass the antimeridian."""
+    turned = in_all_turns(shapes, grid.crs).reshape(3, -1)
+    extent = shapely.box(*grid.extent)
+    for copies in (turned[0], turned[2]):
+        meeting = near[shapely.intersects(copies[near], extent)]
+        more, their_owners = _pieces(copies, meeting, grid)
+        pieces, owners = np.concatenate([pieces, more]), np.concatenate([owners, their_owners])
+    order = np.argsort(owners, kind="stable")  # pieces of one zone follow one another
+    return pieces[order], owners[order]
 
 
 def write_zones(

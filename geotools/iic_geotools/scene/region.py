@@ -225,7 +225,7 @@ def read_aoi(path: Path, crs: CRS | None, extent: Bounds | None = None) -> Polyg
         polygons = _to_scene(polygons, wkt, crs, extent, path)
     if extent is not None:
         if crs is not None and crs.is_geographic:
-            polygons = _in_all_turns(polygons, crs)
+            polygons = in_all_turns(polygons, crs)
         polygons = polygons[shapely.intersects(polygons, shapely.box(*extent))]
         if not len(polygons):
             raise SceneError(_OUTSIDE)
@@ -297,9 +297,14 @@ def boxes_around(extent: Bounds, crs: CRS, target: CRS) -> tuple[Any, ...]:
     )
 
 
-def _in_all_turns(polygons: Polygons, crs: CRS) -> Polygons:
+def turn_of(crs: CRS | None) -> float:
+    """A whole turn around the earth in the units of a geographic CRS."""
+    return 360.0 if crs is None else float(2 * np.pi / crs.units_factor[1])
+
+
+def in_all_turns(polygons: Polygons, crs: CRS) -> Polygons:
     """The polygons, also one turn further west and east: longitudes of scenes may go beyond the antimeridian."""
-    turn = 2 * np.pi / crs.units_factor[1]
+    turn = turn_of(crs)
     shifts = [np.array([longitude, 0.0]) for longitude in (-turn, 0.0, turn)]
     return np.concatenate([shapely.transform(polygons, shift.__add__) for shift in shifts])
 

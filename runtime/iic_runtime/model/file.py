@@ -10,8 +10,8 @@ from iic_geotools.errors import ModelError
 from iic_geotools.files import write_atomically
 from iic_runtime.model.card import CARD_KEY, Card
 from iic_runtime.model.engine_card import ENGINE_SUFFIX, EngineFacts, read_engine_card, write_engine_card
-from iic_runtime.model.onnx_external_data import refuse_external_data
 from iic_runtime.model.onnx_metadata import read_metadata, with_metadata
+from iic_runtime.model.onnx_unsafe import refuse_unsafe_graph
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class ModelFile:
             metadata = read_metadata(content)
             if CARD_KEY not in metadata:
                 raise ModelError("it has no card; export it with iic-export")
-            refuse_external_data(content)
+            refuse_unsafe_graph(content)
             return cls(path, content, Card.from_json(metadata[CARD_KEY]))
         except ModelError as error:
             reason = str(error)[:1].lower() + str(error)[1:].rstrip(".")

@@ -241,3 +241,45 @@ def test_what_cannot_be_measured(
     with pytest.raises(error, match=message):
         zone_statistics(**{**arguments, **paths})
     assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize("west", [179.93, 199.93, -180.07])
+@pytest.mark.parametrize("crs", ["EPSG:4326", "EPSG:3832"])
+def test_across_the_antimeridian(tmp_path: Path, west: float, crs: str) -> None:
+    """The same areas as around longitude 0, whichever side of the antimeridian zones are written on."""
+    labels = random_labels(10, 14, 3, seed=2)
+    boxes = [shapely.box(0.021, -0.06, 0.083, -0.02), shapely.box(0.08, -0.09, 0.125, -0.03)]
+
+    def measure(name: str, left: float, shapes: list[Any], crs: str) -> Any:
+        transform = Affine(0.01, 0, left, 0, -0.01, 0)
+        path = write_map(tmp_path / f"{name}.tif", labels, CRS.from_epsg(4326), transform, classes=CLASSES)
+        zones = write_shapes(tmp_path / f"{name}.gpkg", shapes, crs, name=["a", "b"])
+        return zone_statistics(path, zones, tmp_path / f"{name}.csv")
+
+    def usual(points: np.ndarray) -> np.ndarray:
+        """Longitudes from -180 to 180, or the same places in the other CRS."""
+        longitudes, latitudes = points[:, 0] + west, points[:, 1]
+        if crs == "EPSG:4326":
+            return np.column_stack([longitudes - 360 * round(longitudes.mean() / 360), latitudes])
+        return np.column_stack(reproject("EPSG:4326", crs, longitudes, latitudes))
+
+    plain = measure("plain", 0.0, boxes, "EPSG:4326")
+    across = measure("across", west, [shapely.transform(box, usual) for box in boxes], crs)
+    assert plain.hectares.sum() > 0
+    np.testing.assert_allclose(across.hectares, plain.hectares, rtol=1e-4)
+    np.testing.assert_allclose(across.covered, plain.covered, rtol=1e-4)
+
+
+def test_a_zone_around_the_whole_earth_is_counted_once(tmp_path: Path) -> None:
+    labels = np.zeros((10, 14), np.uint8)
+    path = write_map(
+        tmp_path / "map.tif",
+        labels,
+        CRS.from_epsg(4326),
+        Affine(0.01, 0, 179.93, 0, -0.01, 0),
+        classes=CLASSES,
+    )
+    zones = write_shapes(tmp_path / "zones.gpkg", [shapely.box(-180, -10, 180, 10)], "EPSG:4326", name=["a"])
+    result = zone_statistics(path, zones, tmp_path / "out.csv")
+    assert result.hectares[0, 0] == pytest.approx(class_areas(path, CLASSES).classes[0].ha)
+    assert result.covered[0] == pytest.approx(140 * 0.01**2 / (360 * 20))

@@ -20,6 +20,8 @@ TIMEOUT = 20.0
 """Seconds that a server may let us wait for a connection, or for anything more."""
 LEAST_SPEED = 1000
 """Bytes per second below which a download is given up, once the timeout has passed."""
+LONGEST = 3600.0
+"""The most seconds that a download may take."""
 DIGEST = re.compile(r"[0-9a-f]{64}")
 _ADDRESS = re.compile(r"([a-z][a-z0-9+.-]+)://", re.IGNORECASE)
 _CHUNK = 1 << 16
@@ -125,7 +127,7 @@ class Address:
                 return bytes(content)
             content += chunk
             seconds = time.monotonic() - begun
-            if seconds > TIMEOUT and len(content) < LEAST_SPEED * seconds:
+            if seconds > LONGEST or (seconds > TIMEOUT and len(content) < LEAST_SPEED * seconds):
                 raise ModelError(f"The server of {self.shown} is too slow; try again later.")
         raise ModelError(f"{self.shown} has more than the {limit >> 20} MB that a download may have.")
 

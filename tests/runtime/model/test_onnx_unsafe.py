@@ -1,4 +1,4 @@
-"""A model that refers to other files is refused before anything is read from them."""
+"""A model that refers to other files or has loops is refused before anything is read or run."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from support.tiny_onnx import make_card, make_model
 
 from iic_geotools.errors import ModelError
 from iic_runtime.model.file import ModelFile, put_card
-from iic_runtime.model.onnx_external_data import refuse_external_data
+from iic_runtime.model.onnx_unsafe import refuse_unsafe_graph
 from iic_runtime.model.protobuf import encode as encode_field
 
 
@@ -69,7 +69,7 @@ def test_a_compiled_engine_in_another_file_is_refused() -> None:
     node = helper.make_node("EPContext", [], ["extra"], domain="com.microsoft", ep_cache_context="x.engine")
     model.graph.node.append(node)
     with pytest.raises(ModelError, match="compiled engine"):
-        refuse_external_data(model.SerializeToString())
+        refuse_unsafe_graph(model.SerializeToString())
 
 
 def test_graphs_that_are_nested_without_end_are_refused() -> None:
@@ -79,8 +79,22 @@ def test_graphs_that_are_nested_without_end_are_refused() -> None:
     ]:  # node, attribute and graph of a loop, within a loop, within a loop
         content = encode_field(number, content)
     with pytest.raises(ModelError, match="nested too deeply"):
-        refuse_external_data(content)
+        refuse_unsafe_graph(content)
+
+
+@pytest.mark.parametrize("within", [False, True])
+@pytest.mark.parametrize("operator", ["Loop", "Scan", "SequenceMap"])
+def test_loops_are_refused(operator: str, within: bool) -> None:
+    """A loop of 2^62 steps ran until it was killed."""
+    model = onnx.load_from_string(make_model())
+    node = helper.make_node(operator, ["steps"], ["extra"], body=helper.make_graph([], "body", [], []))
+    if within:
+        branch = helper.make_graph([node], "branch", [], [])
+        node = helper.make_node("If", ["condition"], ["extra"], then_branch=branch, else_branch=branch)
+    model.graph.node.append(node)
+    with pytest.raises(ModelError, match="has a loop"):
+        refuse_unsafe_graph(model.SerializeToString())
 
 
 def test_a_plain_model_is_not_refused() -> None:
-    refuse_external_data(make_model())
+    refuse_unsafe_graph(make_model())

@@ -1,8 +1,9 @@
-"""Refuse graphs that refer to other files.
+"""Refuse graphs that refer to other files, or that may run without end.
 
 An ONNX graph may say that its weights are in another file, by a path that ONNX Runtime takes relative to the working
 directory. Such a file is not covered by the digest of the model, and may be any file that the user can read. A node
-may also hold the name of a compiled engine. The messages of the graph are walked without the `onnx` package.
+may also hold the name of a compiled engine. A loop may have any number of steps,
+so that no tile would ever end. The messages of the graph are walked without the `onnx` package.
 """
 
 from collections.abc import Mapping
@@ -13,6 +14,7 @@ from iic_runtime.model.protobuf import fields
 DEEPEST = 100
 """Messages that are nested more deeply, as graphs in graphs are, are refused, as by protocol buffers themselves."""
 _FILE_NODES = (b"EPContext",)
+_LOOP_NODES = (b"Loop", b"Scan", b"SequenceMap")
 _DATA_FIELDS = {13: "external_data", 14: "data_location"}
 
 # Which fields of which messages lead to tensors and nodes, by their numbers in onnx.proto.
@@ -27,8 +29,8 @@ _FIELDS: Mapping[str, Mapping[int, str]] = {
 }
 
 
-def refuse_external_data(model: bytes) -> None:
-    """Refuse a serialised model that refers to other files.
+def refuse_unsafe_graph(model: bytes) -> None:
+    """Refuse a serialised model that refers to other files or has loops.
 
     Raises:
         ModelError: It does, or it is not an ONNX model.
@@ -45,14 +47,20 @@ def refuse_external_data(model: bytes) -> None:
         if kind == "tensor":
             _check_tensor(content)
             continue
-        if kind == "node" and any(
-            number == 4 and bytes(payload) in _FILE_NODES for number, payload in content
-        ):
-            raise ModelError(
-                "It refers to a compiled engine in another file; export it again with iic-export."
-            )
+        if kind == "node":
+            _check_node(content)
         steps = _FIELDS[kind]
         pending += [(steps[number], payload, depth + 1) for number, payload in content if number in steps]
+
+
+def _check_node(content: list[tuple[int, memoryview]]) -> None:
+    operators = [bytes(payload) for number, payload in content if number == 4]
+    if any(operator in _FILE_NODES for operator in operators):
+        raise ModelError("It refers to a compiled engine in another file; export it again with iic-export.")
+    if any(operator in _LOOP_NODES for operator in operators):
+        raise ModelError(
+            "Its graph has a loop, which may run without end; export a network without loops, e.g. with iic-export."
+        )
 
 
 def _check_tensor(content: list[tuple[int, memoryview]]) -> None:
