@@ -4,6 +4,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from iic_export.name_clusters import NamedClusters, list_files
+from iic_export.settings import CardSettings
 from iic_export.trained_head import TrainedHead
 from iic_geotools.classmap.classes import MAX_CLASSES, MapClass, distinct_colours
 from iic_geotools.classmap.provenance import NAMED_BY
@@ -17,23 +18,13 @@ LEFT_OUT = "places left out in turn"
 """Where a run that learnt from labels measures how good it is."""
 
 
-def draft_card(
-    head: TrainedHead,
-    name: str,
-    attribution: str = "",
-    licence: str = "",
-    named: NamedClusters | None = None,
-    gsd_range: tuple[float, float] | None = None,
-) -> Card:
-    """Draft the card of a head: all but what only the finished graph can tell.
+def draft_card(head: TrainedHead, settings: CardSettings, named: NamedClusters | None = None) -> Card:
+    """Draft the card of a head: all but what only the finished graph can state.
 
     Args:
         head: The head to export.
-        name: Name of the model.
-        attribution: Whose data the run was trained on; by default what the run says.
-        licence: Licence of that data; by default what the run says.
+        settings: What the model says about itself; by default what the run says.
         named: The classes that labels made of its clusters, if there are any.
-        gsd_range: Ground sample distances that the model is meant for; by default those that it was trained at.
     """
     network, config = head.network, head.network.config
     dense = head.config.dense
@@ -42,12 +33,12 @@ def draft_card(
         subhead=head.sub_head,
         chosen_by=head.chosen_by,
         loss=head.loss,
-        data=attribution or str(head.run.data.get("attribution", "")) or _data_name(head),
-        licence=licence or str(head.run.data.get("licence", "")),
+        data=settings.attribution or str(head.run.data.get("attribution", "")) or _data_name(head),
+        licence=settings.licence or str(head.run.data.get("licence", "")),
         labels=_labels_seen(head, named),
     )
     return Card(
-        name=name,
+        name=settings.name or head.run.id,
         task="segmentation" if dense else "clustering",
         bands=config.channels,
         classes=_classes(head) if named is None else named.classes,
@@ -60,7 +51,7 @@ def draft_card(
         rescale="auto" if head.config.data.rescale == "auto" else None,
         values="reflectance" if head.config.data.rescale == "reflectance" else None,
         gsd=head.run.data.get("gsd"),
-        gsd_range=gsd_range or _trained_gsd_range(head),
+        gsd_range=settings.gsd_range or _trained_gsd_range(head),
         features=tuple(FeatureGroup(*group) for group in getattr(network.trunk, "feature_groups", ())),
         origin=origin,
         accuracy=_held_out_accuracy(head),

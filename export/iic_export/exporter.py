@@ -1,20 +1,19 @@
 """From a run folder to a model file: the one function behind `iic-export`."""
 
-import os
 import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import onnx
 from numpy.typing import NDArray
 from torch import Tensor
 
 from iic_export.draft_card import draft_card
-from iic_export.name_clusters import Naming, name_clusters
+from iic_export.name_clusters import name_clusters
 from iic_export.packages import missing_extra
 from iic_export.precision import float_graph, quantise
 from iic_export.proof import (
@@ -27,12 +26,14 @@ from iic_export.proof import (
     trained_model,
 )
 from iic_export.sample_images import sample_images
+from iic_export.settings import CardSettings, EngineOptions, ExportSettings, Naming
 from iic_export.stac import check_stac, write_stac
-from iic_export.tensorrt_build import EngineOptions, find_tensorrt, write_engine
+from iic_export.tensorrt_build import find_tensorrt, write_engine
 from iic_export.torch_to_onnx import with_outputs
-from iic_export.trained_head import TrainedHead, Weights, load_head
+from iic_export.trained_head import TrainedHead, load_head
 from iic_geotools.errors import MissingPackageError, UsageError
 from iic_geotools.files import check_absent, check_folder, check_name, check_suffix, write_atomically
+from iic_geotools.settings import PathLike, takes
 from iic_geotools.tiling import largest_read
 from iic_runtime.engine.base import Engine
 from iic_runtime.model.card import Card, Precision
@@ -41,8 +42,6 @@ from iic_runtime.model.exported import record_export
 from iic_runtime.model.onnx_head import FEATURES, PROBABILITIES
 from iic_train.runs import find_run
 
-Format = Literal["onnx", "tensorrt"]
-PathLike = str | os.PathLike[str]
 TIMED_RUNS = 3
 
 
@@ -80,26 +79,18 @@ class Exported:
         return f"iic-segment-raster scene.tif out.tif{model}"
 
 
-def export(
-    run: PathLike | None = None,
-    out: PathLike = "model.onnx",
-    *,
-    sub_head: int | None = None,
-    checkpoint: Weights = "best",
-    precision: Precision = "fp32",
-    min_agreement: float | None = None,
-    probabilities: bool = False,
-    format: Format = "onnx",
-    engine: EngineOptions | None = None,
-    naming: Naming | None = None,
-    name: str | None = None,
-    attribution: str = "",
-    licence: str = "",
-    gsd_range: tuple[float, float] | None = None,
-    stac: PathLike | None = None,
-    runs: PathLike = "runs",
-    overwrite: bool = False,
-) -> Exported:
+@dataclass(frozen=True)
+class ExportArguments(ExportSettings):
+    """Arguments of `export`."""
+
+    run: PathLike | None = None
+    out: PathLike = "model.onnx"
+    naming: Naming | None = field(default=None, kw_only=True)
+    engine: EngineOptions = field(default=EngineOptions(), kw_only=True)
+
+
+@takes(ExportArguments)
+def export(arguments: ExportArguments) -> Exported:
     """Write a trained run as one model file, proven equal to the trained network.
 
     The file is written only after the exported graph was run: in tiles it must equal itself run whole, bit for bit,
@@ -110,66 +101,63 @@ def export(
 
     Args:
         run: A run folder, or its name under `runs`; by default the newest one.
-        out: The model file, `.onnx`, or `.engine` for TensorRT.
-        sub_head: Number of the sub-head of head B; by default the one with the lowest IIC loss.
-        checkpoint: Take the weights of the `best` or of the `last` epoch, or those of a clustering run that was
-            `finetuned` with the labels of its data set.
-        precision: Precision of the graph's arithmetic: "fp32", "fp16", or "int8", calibrated on the run's images.
-        min_agreement: Share of labels that must equal the trained network's; by default in fp32 all that rounding
-            cannot change, else 0.99.
-        probabilities: Give the model a third output, the probability of each class.
-        format: "onnx", or "tensorrt" for an engine that runs on this machine's GPU, with its card in a second file.
-        engine: What a TensorRT engine is built for.
+        out: The model file, `.onnx`, or `.engine` for TensorRT, which has its card in a second file.
         naming: Labels that turn clusters into named classes.
-        name: Name of the model; by default that of the run.
-        attribution: Whose data the run was trained on; by default the names of its scenes or of its data set.
-        licence: Licence of that data.
-        gsd_range: Smallest and largest ground sample distance in metres that the model is meant for; by default the
-            range it was trained at, if there was one.
-        stac: Also write the card as a STAC item to this `.json` file.
-        runs: Folder of the run folders.
-        overwrite: Replace a model file that exists.
+        engine: What a TensorRT engine is built for.
 
     Raises:
         IICError: Something is wrong; the message says what, and what to do. No file was written.
     """
-    out = Path(out)
-    tensorrt = format == "tensorrt"
-    check_packages()
-    check_output(out, ENGINE_SUFFIX if tensorrt else ".onnx", "out", overwrite)
-    check_precision(precision, min_agreement)
-    if stac is not None:
-        check_output(Path(stac), ".json", "stac", overwrite)
-        check_stac()
-    if tensorrt:
-        find_tensorrt()
-    head = load_head(find_run(run, runs), sub_head, checkpoint)
+    check_arguments(arguments)
+    out, tensorrt, naming = Path(arguments.out), arguments.format == "tensorrt", arguments.naming
+    head = load_head(find_run(arguments.run, arguments.runs), arguments.sub_head, arguments.checkpoint)
     if tensorrt and not head.config.dense:
         raise UsageError("TensorRT engines are built for segmentation only; export this run as .onnx.")
     if naming is not None and head.classes:
         raise UsageError("A fine-tuned network has classes already: leave out the labels that name clusters.")
     named = None if naming is None else name_clusters(head, naming)
     merge = None if named is None else named.merge
-    card = draft_card(head, name or head.run.id, attribution, licence, named, gsd_range)
-    graph = build_graph(head, precision, merge, min_agreement, symmetric=tensorrt)
-    outputs = ["labels", "confidence"]
-    if (probabilities or not head.config.dense) and not tensorrt:
-        outputs.append(PROBABILITIES)
-    if head.config.dense and not tensorrt:
-        outputs.append(FEATURES)
-    model = with_outputs(graph.model, outputs)
-    card = replace(card, precision=precision, parity=graph.figures())
+    graph = build_graph(head, arguments.precision, merge, arguments.min_agreement, symmetric=tensorrt)
+    model = with_outputs(graph.model, _outputs(arguments, head.config.dense))
+    card = draft_card(head, arguments.part(CardSettings), named)
+    card = replace(card, precision=arguments.precision, parity=graph.figures())
     content, card = prove_file(model.SerializeToString(), card)
     if tensorrt:
-        options = engine or EngineOptions()
-        side = largest_read(options.tile, card.halo, card.stride)
-        prove = _engine_proof(head, merge, card, min_agreement, side)
-        card = write_engine(model, card, out, options, prove)
+        side = largest_read(arguments.engine.tile, card.halo, card.stride)
+        prove = _engine_proof(head, merge, card, arguments.min_agreement, side)
+        card = write_engine(model, card, out, arguments.engine, prove)
     else:
         write_atomically(out, content)
-    if stac is not None:
-        write_stac(Path(stac), out, card, head)
+    if arguments.stac is not None:
+        write_stac(Path(arguments.stac), out, card, head)
     return Exported(out, card, graph.parity, record_export(out, head.run.path))
+
+
+def check_arguments(arguments: ExportArguments) -> None:
+    """Refuse before any work what could not be written or proven after it.
+
+    Raises:
+        IICError: An argument is wrong, an output exists, or a package is missing.
+    """
+    tensorrt = arguments.format == "tensorrt"
+    check_packages()
+    check_output(Path(arguments.out), ENGINE_SUFFIX if tensorrt else ".onnx", "out", arguments.overwrite)
+    check_precision(arguments.precision, arguments.min_agreement)
+    if arguments.stac is not None:
+        check_output(Path(arguments.stac), ".json", "stac", arguments.overwrite)
+        check_stac()
+    if tensorrt:
+        find_tensorrt()
+
+
+def _outputs(arguments: ExportArguments, dense: bool) -> list[str]:
+    """Return the outputs of the model file: labels, confidence, and what naming and classifying need."""
+    outputs = ["labels", "confidence"]
+    if arguments.format == "tensorrt":
+        return outputs
+    if arguments.probabilities or not dense:
+        outputs.append(PROBABILITIES)
+    return [*outputs, FEATURES] if dense else outputs
 
 
 @dataclass(frozen=True)

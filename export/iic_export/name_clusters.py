@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from iic_export.proof import trained_model
+from iic_export.settings import Naming
 from iic_export.trained_head import TrainedHead
 from iic_geotools.classmap.classes import MapClass, distinct_colours
 from iic_geotools.errors import SceneError, UsageError
@@ -25,30 +26,6 @@ from iic_train.data.survey import describe_scenes
 _LOG = logging.getLogger(__name__)
 TILE = 512
 Counts = NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class Naming:
-    """Labels that say which cluster is which class.
-
-    Attributes:
-        labels: Rasters of classes, or points and polygons with a class field: one for each scene, or one for all.
-        label_field: The field of points and polygons that holds the class.
-        label_class: Classes of rasters as NAME=VALUE,VALUE... or NAME=VALUE,VALUE...:#rrggbb. If there are none,
-            `own_labels` are grouped as the run groups them, and otherwise every value is a class.
-        scenes: The scenes that the labels lie over; by default those of the run.
-        own_labels: Also name clusters by what the run was evaluated with: its label rasters, or the classes of the
-            images of its data set on which clusters are matched to classes.
-        balance: How far the classes are weighted to equal numbers of labelled pixels: 0 counts pixels, 1 gives every
-            class the same weight, however many of its pixels are labelled.
-    """
-
-    labels: Sequence[str | os.PathLike[str]] = ()
-    label_field: str | None = None
-    label_class: Sequence[str] = ()
-    scenes: Sequence[str | os.PathLike[str]] = ()
-    own_labels: bool = False
-    balance: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ looks up every attribute used on them, and how it is called, in the real binding
 import logging
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 import onnx
 
 from iic_export.proof import check_promises
+from iic_export.settings import EngineOptions
 from iic_export.tensorrt_graph import check_graph
-from iic_geotools.errors import DeviceError, ModelError, UsageError
+from iic_geotools.errors import DeviceError, ModelError
 from iic_geotools.files import cache_folder, write_atomically
 from iic_geotools.tiling import largest_read
 from iic_runtime.engine.base import Engine
@@ -32,31 +32,6 @@ if TYPE_CHECKING:
     import tensorrt as trt
 
 _LOG = logging.getLogger(__name__)
-MIN_TILE = 64
-
-
-@dataclass(frozen=True)
-class EngineOptions:
-    """What an engine is built for.
-
-    Attributes:
-        tile: Side of the largest tile in pixels, without its halo; the engine is optimised for it.
-        batch: Largest number of tiles run at once.
-        workspace: Bytes of GPU memory that the build may use to try tactics.
-        portable: Let later versions of TensorRT and other GPUs since Ampere run the engine, at some cost in speed.
-    """
-
-    tile: int = 1024
-    batch: int = 4
-    workspace: int = 2 << 30
-    portable: bool = False
-
-    def __post_init__(self) -> None:
-        if self.tile < MIN_TILE or self.batch < 1 or self.workspace < 1:
-            raise UsageError(
-                f"An engine needs a `tile` of {MIN_TILE} or more, a `batch` of 1 or more and some `workspace`, "
-                f"not {self.tile}, {self.batch} and {self.workspace}."
-            )
 
 
 def find_tensorrt() -> tuple[Any, Gpu]:

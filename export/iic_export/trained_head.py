@@ -3,14 +3,15 @@
 import logging
 import math
 from dataclasses import dataclass
-from typing import Literal, cast, get_args
+from typing import cast, get_args
 
+from iic_export.settings import Weights
 from iic_geotools.errors import TrainingError, UsageError
 from iic_runtime.model.card import PixelType
 from iic_train.config import TrainConfig
 from iic_train.finetune.image_runs import load_finetuned
 from iic_train.models.networks import Network
-from iic_train.runs import Checkpoint, Run
+from iic_train.runs import Run
 
 _LOG = logging.getLogger(__name__)
 
@@ -41,10 +42,6 @@ class TrainedHead:
     def config(self) -> TrainConfig:
         """The run's settings."""
         return self.run.config
-
-
-Weights = Checkpoint | Literal["finetuned"]
-"""The weights of an epoch, or what a clustering run became by fine-tuning with labels."""
 
 
 def load_head(run: Run, sub_head: int | None = None, checkpoint: Weights = "best") -> TrainedHead:
