@@ -19,7 +19,7 @@ import torch
 from iic_train.config import TrainConfig
 from iic_train.evaluation.evaluate import EVALUATION, evaluate
 from iic_train.evaluation.plots import Series, colours, line_chart
-from iic_train.evaluation.report_page import chart_page
+from iic_train.evaluation.report import chart_page
 from iic_train.recipes.registry import config_of
 from iic_train.runs import load_run
 from iic_train.trainer import resume, train

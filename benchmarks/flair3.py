@@ -27,9 +27,9 @@ from iic_train.data.survey import describe_scenes
 from iic_train.evaluation.kmeans import kmeans_baseline
 from iic_train.evaluation.metrics import Confusion, Counts, many_to_one, one_to_one, score
 from iic_train.models.networks import Network
-from iic_train.recipes.flair3 import CHANNELS, CLASSES, MANY, THREE
 from iic_train.recipes.rasters import train_rasters
 from iic_train.recipes.recipe import find_files
+from iic_train.recipes.unlabelled import FLAIR3, FLAIR3_24, FLAIR3_CHANNELS, FLAIR3_CLASSES
 from iic_train.runs import Run
 
 ROWS = 64
@@ -42,9 +42,9 @@ def full_resolution_counts(run: Run, labels: list[str]) -> Counts:
     network = run.network("best").with_sub_head(run.choice("best").sub_head).eval()
     coarse = describe_scenes(data, run.config.network.channels)
     fine = describe_scenes(replace(data, reduce=1), run.config.network.channels)
-    truth = LabelRasters(labels, fine, parse_groups(CLASSES))
+    truth = LabelRasters(labels, fine, parse_groups(FLAIR3_CLASSES))
     reader = SceneReader(coarse)
-    confusion = Confusion(run.config.network.clusters_b, len(CLASSES))
+    confusion = Confusion(run.config.network.clusters_b, len(FLAIR3_CLASSES))
     for index, (height, width) in enumerate(coarse.shapes):
         for row in range(0, height, ROWS):
             rows = min(ROWS, height - row)
@@ -78,11 +78,11 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    scenes = find_files(options.folder, THREE.scenes)
-    labels = find_files(options.folder, (THREE.labels,))
+    scenes = find_files(options.folder, FLAIR3.scenes)
+    labels = find_files(options.folder, (FLAIR3.labels,))
 
     def trained(clusters: int, seed: int) -> tuple[Counts, float]:
-        recipe = THREE if clusters == THREE.classes else MANY
+        recipe = FLAIR3 if clusters == FLAIR3.classes else FLAIR3_24
         started = time.process_time()
         stamp = time.strftime("%Y%m%d-%H%M%S")
         run = train_rasters(
@@ -97,7 +97,9 @@ def main() -> None:
 
     def report(clusters: int) -> None:
         accuracies = []
-        match, name = (one_to_one, "one to one") if clusters == len(CLASSES) else (many_to_one, "many to one")
+        match, name = (
+            (one_to_one, "one to one") if clusters == len(FLAIR3_CLASSES) else (many_to_one, "many to one")
+        )
         for seed in options.seeds:
             counts, seconds = trained(clusters, seed)
             scores = score(counts, match(counts))
@@ -115,10 +117,10 @@ def main() -> None:
     print("accuracy over all labelled pixels of zones 1 and 3", flush=True)
     for clusters in options.clusters:
         report(clusters)
-    data = DataConfig("rasters", scenes=tuple(scenes), labels=tuple(labels), label_classes=CLASSES)
-    dataset = raster_dataset(data, describe_scenes(data, CHANNELS))
+    data = DataConfig("rasters", scenes=tuple(scenes), labels=tuple(labels), label_classes=FLAIR3_CLASSES)
+    dataset = raster_dataset(data, describe_scenes(data, FLAIR3_CHANNELS))
     for clusters in options.clusters:
-        baseline = kmeans_baseline(dataset, clusters=clusters, overcluster=clusters != len(CLASSES))
+        baseline = kmeans_baseline(dataset, clusters=clusters, overcluster=clusters != len(FLAIR3_CLASSES))
         print(f"k-means k={clusters}: {100 * baseline.accuracy:.2f} %", flush=True)
 
 

@@ -88,7 +88,7 @@ def main() -> None:
 
 def compare_memory(step: Callable[[str], float], repeat: int) -> None:
     """Print what a step costs before and after freed memory is kept."""
-    from iic_train.allocator import keep_freed_memory
+    from iic_train.distributed import keep_freed_memory
 
     print("memory of freed tensors   program s  system s     all s")
     totals = []

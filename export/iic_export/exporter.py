@@ -23,9 +23,9 @@ from iic_export.proof import (
     label_agreement,
     onnx_model,
     prove_file,
+    sample_images,
     trained_model,
 )
-from iic_export.sample_images import sample_images
 from iic_export.settings import CardSettings, EngineOptions, ExportSettings, Naming
 from iic_export.stac import check_stac, write_stac
 from iic_export.tensorrt_build import find_tensorrt, write_engine

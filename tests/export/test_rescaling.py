@@ -11,7 +11,7 @@ from support.runs import TrainedScene
 
 from iic_export import export
 from iic_export.name_clusters import Naming, name_clusters
-from iic_export.sample_images import sample_images
+from iic_export.proof import sample_images
 from iic_export.trained_head import load_head
 from iic_geotools.scene.info import describe
 from iic_geotools.tiling import Rect

@@ -4,7 +4,9 @@ The objective sums its counts over all ranks, so the gradient of each rank is it
 large batch: `sum_gradients` adds the shares up.
 """
 
+import ctypes
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,8 +19,29 @@ from torch import Tensor, nn
 
 from iic_geotools.errors import DeviceError, UsageError
 from iic_geotools.threads import cores
-from iic_train.allocator import keep_freed_memory
 from iic_train.data.loader import share_of
+
+M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX = -1, -2, -4
+"""Parameters of glibc's `mallopt`."""
+LARGEST = 2**31 - 1
+GROWTH = 64 * 2**20
+"""Number of bytes by which the heap grows."""
+
+
+def keep_freed_memory() -> bool:
+    """Let tensors reuse the memory that others have left, and return whether the C library can.
+
+    glibc gives every large block back to the system as soon as it is freed, so each tensor of a training step is made
+    of new pages, which the system clears first: a quarter of the time of a narrow network at full resolution
+    (`benchmarks/train_step.py --memory`). Kept on the heap, blocks are reused; the process keeps its peak memory.
+    """
+    if not sys.platform.startswith("linux"):
+        return False
+    change = getattr(ctypes.CDLL(None), "mallopt", None)
+    if change is None:  # another C library, such as musl
+        return False
+    settings = ((M_MMAP_MAX, 0), (M_TRIM_THRESHOLD, LARGEST), (M_TOP_PAD, GROWTH))
+    return all(change(parameter, value) == 1 for parameter, value in settings)
 
 
 @dataclass(frozen=True)
@@ -91,7 +114,7 @@ MAX_WORKERS = 16
 def choose_device(device: str, local: int = 0) -> torch.device:
     """Return the device that was asked for; `auto` is a GPU if there is one.
 
-    On a CPU, memory that tensors leave is kept for the next ones (`iic_train.allocator`).
+    On a CPU, memory that tensors leave is kept for the next ones (`iic_train.distributed`).
     On a GPU, float32 then means float32: TensorFloat-32, which PyTorch would use in convolutions, keeps ten bits.
 
     Raises:

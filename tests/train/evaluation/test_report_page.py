@@ -10,7 +10,7 @@ from PIL import Image
 from iic_train.data import Arrays, Dataset
 from iic_train.evaluation.evaluate import evaluate_clusters
 from iic_train.evaluation.plots import Series, line_chart
-from iic_train.evaluation.report_page import (
+from iic_train.evaluation.report import (
     HeadEpoch,
     Story,
     chart_page,

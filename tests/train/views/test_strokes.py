@@ -5,10 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from iic_train.views.pairs import image_views
+from iic_train.views.pairs import LENGTHS, SLOPE, StrokeNumbers, apply_strokes, draw_strokes, image_views
 from iic_train.views.random_numbers import Draw
 from iic_train.views.settings import ImagePairs, Photometry
-from iic_train.views.strokes import LENGTHS, SLOPE, StrokeNumbers, apply_strokes, draw_strokes
 
 SIDE = 24
 STILL = ImagePairs(SIDE, SIDE, (SIDE,), flip=0.0, photometry=Photometry())

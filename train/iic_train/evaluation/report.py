@@ -1,7 +1,9 @@
 """The report of a run: what was trained, how training went, and the result."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -9,21 +11,337 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from iic_geotools.classmap.classes import rgb
 from iic_geotools.files import write_atomically
 from iic_train.data.base import Dataset, Images
 from iic_train.evaluation.evaluate import EVALUATION
-from iic_train.evaluation.report_page import (
-    HeadEpoch,
-    Story,
-    cluster_pictures,
-    map_pictures,
-    report_page,
-    simplex_pictures,
+from iic_train.evaluation.plots import (
+    Series,
+    bar_chart,
+    colours,
+    line_chart,
+    picture,
+    share_chart,
+    simplex_plot,
+    simplex_series,
 )
 from iic_train.evaluation.simplex import KEPT_IMAGES, cluster_probabilities, even_sample, read_simplex
 from iic_train.finetune.heldout_figures import held_out_figures
 from iic_train.runs import Checkpoint, Choice, Run
 from iic_train.views.settings import ImagePairs
+
+_HEADS = {"a": "head A (overclustering)", "b": "head B (main)"}
+_PICTURES = 6
+_PICTURE_SIDE = 384
+_NOTHING = 200
+"""Grey of pixels that are not valid."""
+
+
+@dataclass(frozen=True)
+class HeadEpoch:
+    """The figures of one head in one epoch, one value per sub-head."""
+
+    epoch: float
+    loss: Sequence[float]
+    information: Sequence[float]
+    entropy: Sequence[float]
+    occupancy: NDArray[Any]
+    """[sub-heads, clusters]"""
+    accuracy: Sequence[float] | None = None
+
+
+@dataclass(frozen=True)
+class Story:
+    """Everything that the page shows.
+
+    Attributes:
+        title: Name of the run.
+        facts: Names and values of the facts at the top of the page.
+        heads: Epochs of each head that was trained, by `a` or `b`.
+        chosen: The sub-head of head B that was chosen by its loss.
+        evaluation: What `Evaluation.to_json` returned, if there are labels.
+        pictures: Figures made by `cluster_pictures` or `map_pictures`.
+        held_out: Figures of the places left out, if the run learnt from labels.
+        losses: Epochs and losses of a run that learnt from labels.
+        config: Every setting, shown folded.
+    """
+
+    title: str
+    facts: Mapping[str, str]
+    heads: Mapping[str, Sequence[HeadEpoch]]
+    chosen: int = 0
+    evaluation: Mapping[str, Any] | None = None
+    pictures: Sequence[str] = ()
+    held_out: Mapping[str, Any] | None = None
+    losses: Sequence[tuple[float, float]] = ()
+    config: Mapping[str, Any] = field(default_factory=dict)
+
+
+def report_page(story: Story) -> str:
+    """Return the whole page as HTML."""
+    sections = [
+        f"<header><h1>{escape(story.title)}</h1>{_facts(story.facts)}</header>",
+        _section("Result", _result(story.evaluation, story.held_out)),
+        _section("Training", _curves(story)),
+        _section("Clusters", _occupancy(story)),
+        _section("Pictures", "".join(story.pictures)),
+        _section("Settings", _settings(story.config)),
+    ]
+    return _page(story.title, sections)
+
+
+def chart_page(title: str, charts: Sequence[str]) -> str:
+    """Return a page of charts beside each other."""
+    header = f"<header><h1>{escape(title)}</h1></header>"
+    return _page(title, [header, f'<section><div class="charts">{"".join(charts)}</div></section>'])
+
+
+def _page(title: str, sections: Sequence[str]) -> str:
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{escape(title)}</title><style>{_STYLE}</style></head>"
+        f"<body><main>{''.join(sections)}</main></body></html>\n"
+    )
+
+
+def simplex_pictures(
+    kept: Mapping[int, NDArray[Any]],
+    sub_head: int,
+    clusters: int,
+    labels: NDArray[np.integer[Any]] | None,
+    classes: Sequence[str],
+) -> list[str]:
+    """Draw where a few images stood between the clusters as training went on, as `read_simplex` returns them."""
+    if not kept:
+        return []
+    panels = [
+        ("untrained" if epoch == 0 else f"epoch {epoch}", points[sub_head]) for epoch, points in kept.items()
+    ]
+    if labels is None:
+        labels, classes = np.zeros(len(panels[0][1]), np.int64), ("images",)
+    return [simplex_series("The same images as training goes on", panels, clusters, labels, classes)]
+
+
+def cluster_pictures(
+    probabilities: NDArray[Any], labels: NDArray[np.integer[Any]] | None, classes: Sequence[str]
+) -> list[str]:
+    """Draw where images stand between the clusters, coloured by class or, without labels, by cluster."""
+    if labels is None:
+        names = [f"cluster {index}" for index in range(probabilities.shape[1])]
+        return [simplex_plot("Images between clusters", probabilities, probabilities.argmax(1), names)]
+    return [simplex_plot("Images between clusters, coloured by class", probabilities, labels, classes)]
+
+
+def map_pictures(
+    predict: Callable[[torch.Tensor], torch.Tensor],
+    images: Images,
+    names: Sequence[str],
+    scale: Callable[[NDArray[Any]], NDArray[Any]],
+) -> list[str]:
+    """Show images beside their clusters.
+
+    Args:
+        predict: Function from raw images [1, C, H, W] to clusters [H, W].
+        images: Partition of which six images, spread evenly, are shown.
+        names: Names of the clusters, for the legend.
+        scale: Function from a raw image to values between 0 and 1.
+    """
+    palette = np.array([rgb(colour) for colour in colours(len(names))], np.uint8)
+    rows = [_legend(names)]
+    for index in np.unique(np.linspace(0, len(images) - 1, min(_PICTURES, len(images)), dtype=int)):
+        raw = images.image(int(index))[:, :_PICTURE_SIDE, :_PICTURE_SIDE]
+        clusters = palette[predict(torch.from_numpy(np.ascontiguousarray(raw))[None]).cpu().numpy()]
+        valid = images.valid(int(index))
+        if valid is not None:
+            clusters[~valid[:_PICTURE_SIDE, :_PICTURE_SIDE]] = _NOTHING
+        scaled = scale(raw)
+        shown = [picture(visible(scaled, images.channels), "image")]
+        if {"nir", "red", "green"} <= set(images.channels):
+            infrared = visible(scaled, images.channels, ("nir", "red", "green"))
+            shown.append(picture(infrared, "infrared, red, green"))
+        shown.append(picture(clusters, "clusters", photograph=False))
+        rows.append(f'<div class="row">{"".join(shown)}</div>')
+    return rows
+
+
+def visible(
+    scaled: NDArray[Any], channels: Sequence[str], bands: Sequence[str] = ("red", "green", "blue")
+) -> NDArray[np.uint8]:
+    """Return three bands as a picture [H, W, 3], or the first band in grey if one of them is missing."""
+    chosen = [channels.index(band) for band in bands] if set(bands) <= set(channels) else [0, 0, 0]
+    return np.asarray((scaled[chosen].clip(0, 1) * 255).round(), np.uint8).transpose(1, 2, 0)
+
+
+def _legend(names: Sequence[str]) -> str:
+    keys = (
+        f'<span class="key"><i class="patch" style="background:{colour}"></i>{escape(name)}</span>'
+        for name, colour in zip(names, colours(len(names)), strict=True)
+    )
+    return f'<p class="legend">{"".join(keys)}</p>'
+
+
+def _section(title: str, content: str) -> str:
+    return f"<section><h2>{title}</h2>{content}</section>" if content else ""
+
+
+def _facts(facts: Mapping[str, str]) -> str:
+    items = "".join(f"<div><dt>{escape(k)}</dt><dd>{escape(v)}</dd></div>" for k, v in facts.items())
+    return f"<dl>{items}</dl>"
+
+
+def _held_out(figures: Mapping[str, Any]) -> str:
+    rows = "".join(
+        f"<tr><td>{escape(name)}<td>{_percent(precision)}<td>{_percent(recall)}</tr>"
+        for name, precision, recall in zip(
+            figures["classes"], figures["precision"], figures["recall"], strict=True
+        )
+    )
+    return (
+        f'<p class="figure"><b>{100 * figures["accuracy"]:.1f} %</b> of {figures["pixels"]:,} labelled pixels right, '
+        f"mean IoU {100 * figures['mean_iou']:.1f} %, on places that were left out in turn.</p>"
+        f"<p>{escape(figures['sentence'])} Calibration error {100 * figures['calibration_error']:.1f} %.</p>"
+        f"<table><tr><th>class<th>precision<th>recall</tr>{rows}</table>"
+    )
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.1f}"
+
+
+def _result(evaluation: Mapping[str, Any] | None, held_out: Mapping[str, Any] | None = None) -> str:
+    if held_out is not None:
+        return _held_out(held_out)
+    if evaluation is None:
+        return (
+            "<p>Not evaluated; sub-head and epoch were chosen by lowest loss. Where there are labels, "
+            "<code>iic-train evaluate</code> measures accuracy.</p>"
+        )
+    protocol = evaluation["protocol"]
+    matching = "one-to-one (Hungarian)" if protocol == "one_to_one" else "many-to-one (majority)"
+    picked = evaluation["label_picked"]
+    rows = "".join(_sub_head_row(evaluation, index) for index in range(len(evaluation["sub_heads"])))
+    chosen = evaluation["sub_heads"][evaluation["chosen"]][protocol]
+    charts = bar_chart("Accuracy of each class, %", evaluation["classes"], chosen["class_accuracy"])
+    if fewer := evaluation["fewer_labels"]:
+        line = Series("mean of ten draws", [(i, p["accuracy"]) for i, p in enumerate(fewer)], colours(1)[0])
+        charts += line_chart(
+            "Accuracy when fewer labels name the clusters",
+            [line],
+            x_label="share of the labels",
+            x_ticks=[(i, f"{100 * p['fraction']:g} %") for i, p in enumerate(fewer)],
+            percent=True,
+        )
+    return (
+        f'<p class="figure"><b>{100 * evaluation["accuracy"]:.1f} %</b> accuracy, {matching} matching, sub-head '
+        f"{evaluation['chosen']}, chosen without labels by its loss.</p>"
+        f"<p>All sub-heads: {100 * evaluation['mean']:.1f} ± {100 * evaluation['deviation']:.1f} %. "
+        f"Picked by labels it would be sub-head {picked['sub_head']} with {100 * picked['accuracy']:.1f} %.</p>"
+        "<table><tr><th>sub-head<th>one-to-one<th>many-to-one<th>mIoU<th>NMI<th>ARI</tr>"
+        f'{rows}</table><div class="charts">{charts}</div>'
+    )
+
+
+def _sub_head_row(evaluation: Mapping[str, Any], index: int) -> str:
+    figures = evaluation["sub_heads"][index]
+    marked = ' class="chosen"' if index == evaluation["chosen"] else ""
+    single, multiple = figures["one_to_one"], figures["many_to_one"]
+    mean_iou = figures[evaluation["protocol"]]["mean_iou"]
+    return (
+        f"<tr{marked}><td>{index}<td>{100 * single['accuracy']:.2f}<td>{100 * multiple['accuracy']:.2f}"
+        f"<td>{100 * mean_iou:.2f}<td>{figures['nmi']:.3f}<td>{figures['ari']:.3f}</tr>"
+    )
+
+
+def _curves(story: Story) -> str:
+    charts = []
+    for quantity in ("loss", "information", "entropy"):
+        for head, epochs in story.heads.items():
+            title = f"{quantity.capitalize()} of {_HEADS[head]}" + ("" if quantity == "loss" else ", nats")
+            charts.append(
+                line_chart(title, _sub_head_lines(epochs, quantity, story.chosen if head == "b" else None))
+            )
+    for head, epochs in story.heads.items():
+        lines = _sub_head_lines([e for e in epochs if e.accuracy is not None], "accuracy", story.chosen)
+        charts.append(line_chart(f"Accuracy of {_HEADS[head]}", lines, percent=True))
+    if story.losses:
+        charts.append(line_chart("Loss", [Series("labels", list(story.losses), colours(1)[0])]))
+    return f'<div class="charts">{"".join(charts)}</div>' if any(charts) else ""
+
+
+def _sub_head_lines(epochs: Sequence[HeadEpoch], quantity: str, chosen: int | None) -> list[Series]:
+    if not epochs:
+        return []
+    count = len(getattr(epochs[0], quantity))
+    return [
+        Series(
+            f"sub-head {index}" + (" (chosen)" if index == chosen and count > 1 else ""),
+            [(epoch.epoch, getattr(epoch, quantity)[index]) for epoch in epochs],
+            colour,
+            dashed=chosen is not None and index != chosen,
+        )
+        for index, colour in enumerate(colours(count))
+    ]
+
+
+def _occupancy(story: Story) -> str:
+    charts = []
+    for head, epochs in story.heads.items():
+        if epochs:
+            index = story.chosen if head == "b" else int(np.argmin(epochs[-1].loss))
+            shares = np.stack([epoch.occupancy[index] for epoch in epochs])
+            names = [f"cluster {cluster}" for cluster in range(shares.shape[1])]
+            x = [epoch.epoch for epoch in epochs]
+            charts.append(
+                share_chart(f"Share of each cluster, {_HEADS[head]}, sub-head {index}", x, shares, names)
+            )
+    return f'<div class="charts">{"".join(charts)}</div>' if charts else ""
+
+
+def _settings(config: Mapping[str, Any]) -> str:
+    if not config:
+        return ""
+    rows = "".join(f"<tr><td>{escape(k)}<td><code>{escape(v)}</code></tr>" for k, v in _flat(config))
+    return f"<details><summary>every setting of the run</summary><table>{rows}</table></details>"
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+    rows: list[tuple[str, str]] = []
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            rows += _flat(value, f"{prefix}{key}.")
+        else:
+            rows.append((f"{prefix}{key}", str(value)))
+    return rows
+
+
+_STYLE = """
+:root{color-scheme:light dark;--ink:#1c2128;--soft:#59636e;--line:#d8dee4;--page:#f6f8fa;--card:#fff}
+@media(prefers-color-scheme:dark){:root{--ink:#e6edf3;--soft:#9198a1;--line:#30363d;--page:#0d1117;--card:#161b22}}
+*{box-sizing:border-box}
+body{margin:0;background:var(--page);color:var(--ink);font:15px/1.5 system-ui,sans-serif}
+main{max-width:1120px;margin:0 auto;padding:24px 16px 64px}
+h1{margin:0 0 8px;font-size:26px}h2{margin:0 0 12px;font-size:18px}
+header,section{background:var(--card);border:1px solid var(--line);border-radius:8px;padding:18px 20px;margin:0 0 16px}
+dl{display:flex;flex-wrap:wrap;gap:6px 32px;margin:0}dt{color:var(--soft);font-size:12px}dd{margin:0}
+.figure b{font-size:30px;margin-right:6px}.figure{margin:0}
+.charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,440px),1fr));gap:20px;margin-top:12px}
+.row{display:flex;flex-wrap:wrap;gap:12px;margin:12px 0}
+figure{margin:0}figure.chart{max-width:560px}.row figure{flex:1 1 200px;max-width:345px}
+figcaption{color:var(--soft);font-size:12px}
+svg,img{width:100%;height:auto;display:block}img{image-rendering:pixelated;border-radius:4px}
+.legend{display:flex;flex-wrap:wrap;gap:2px 14px;font-size:12px;color:var(--soft);margin:2px 8px}
+.key{display:inline-flex;align-items:center;gap:6px}.key i{width:16px;border-top:3px solid}
+.key i.patch{width:12px;height:12px;border:0;border-radius:3px}
+text{fill:var(--ink);font:12px system-ui,sans-serif}text.title{font-weight:600;font-size:13px}
+text.axis{fill:var(--soft);font-size:11px}.grid{stroke:var(--line);stroke-width:1}
+.line{fill:none;stroke-width:1.8;stroke-linejoin:round}.dots{fill:none;stroke-width:3.4;stroke-linecap:round;opacity:.55}
+.small .dots{stroke-width:2}
+table{border-collapse:collapse;font-size:13px;margin:8px 0}th,td{padding:3px 16px 3px 0;text-align:left}
+th{color:var(--soft);font-weight:500}tr{border-bottom:1px solid var(--line)}
+tr.chosen{font-weight:600}summary{cursor:pointer}code{font-size:12px;word-break:break-word}
+"""
+
 
 REPORT = "report.html"
 SIMPLEX_POINTS = 2000

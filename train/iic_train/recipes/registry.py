@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from iic_geotools.errors import UsageError
 from iic_train.config import Execution, TrainConfig, change, take
-from iic_train.recipes import aerial, cifar10_small, flair3, mnist_small, satellite
+from iic_train.recipes import aerial, satellite, unlabelled
 from iic_train.recipes.learnt import LearntRecipe, learnt_config
 from iic_train.recipes.presets import preset
 from iic_train.recipes.rasters import train_rasters
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 RECIPES: dict[str, Recipe | LearntRecipe] = {
     recipe.name: recipe
     for recipe in (
-        *(mnist_small.DIGITS, mnist_small.FASHION, cifar10_small.RECIPE),
+        *(unlabelled.MNIST_SMALL, unlabelled.FASHION_MNIST_SMALL, unlabelled.CIFAR10_SMALL),
         *(aerial.RECIPE, satellite.RECIPE),
-        *(flair3.THREE, flair3.MANY, aerial.UNLABELLED, satellite.UNLABELLED),
+        *(unlabelled.FLAIR3, unlabelled.FLAIR3_24, aerial.UNLABELLED, satellite.UNLABELLED),
     )
 }
 """The recipes by name."""
