@@ -8,7 +8,14 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 from iic_geotools.errors import DeviceError
-from iic_train.distributed import MAX_WORKERS, Ranks, choose_workers, explain_full_memory, first_on_machine
+from iic_train.distributed import (
+    MAX_WORKERS,
+    Ranks,
+    choose_precision,
+    choose_workers,
+    explain_full_memory,
+    first_on_machine,
+)
 
 CUDA = torch.device("cuda", 0)
 
@@ -52,3 +59,13 @@ def test_a_full_gpu_is_a_sentence() -> None:
         explain_full_memory("buy less"),
     ):
         raise torch.OutOfMemoryError("CUDA out of memory.")
+
+
+@pytest.mark.parametrize("supported", [True, False])
+def test_the_default_precision_is_bf16_where_torch_says_that_the_gpu_has_it(
+    monkeypatch: pytest.MonkeyPatch, supported: bool
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: supported)
+    assert choose_precision("auto", torch.device("cuda")) == ("bf16" if supported else "off")
+    assert choose_precision("auto", torch.device("cpu")) == "off"
+    assert choose_precision("fp16", torch.device("cuda")) == "fp16"

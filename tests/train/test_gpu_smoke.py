@@ -56,7 +56,7 @@ def published_batch(config: TrainConfig) -> Batch:
 
 def take_step(network: Network, batch: Batch, config: TrainConfig) -> StepObjective:
     dtype = torch.bfloat16 if config.amp == "bf16" else torch.float16
-    autocast = torch.autocast("cuda", dtype=dtype, enabled=config.amp != "off")
+    autocast = torch.autocast("cuda", dtype=dtype, enabled=config.amp in ("bf16", "fp16"))
     heads = "b" if config.network.clusters_a is None else "ab"
     return step_objective(network, network.features, batch, heads, config, key=(1,), autocast=autocast)
 

@@ -67,6 +67,33 @@ def test_a_resumed_run_equals_one_that_was_not_interrupted(
         assert torch.equal(weights[name], same[name])
 
 
+@pytest.mark.parametrize(("network", "changes_the_map"), [("bank", False), ("local", True)])
+def test_a_run_says_whether_training_changes_the_map(
+    scene: tuple[Path, np.ndarray], tmp_path: Path, caplog: Any, network: str, changes_the_map: bool
+) -> None:
+    with caplog.at_level("INFO", "iic_train"):
+        maps = [
+            clusters(
+                train_rasters(
+                    *([str(scene[0])], 3),
+                    **{
+                        **QUICK,
+                        "network": network,
+                        "lr": lr,
+                        "runs": tmp_path,
+                        "name": f"{lr}",
+                        "device": "cpu",
+                    },
+                ),
+                scene[0],
+            )
+            for lr in (1e-2, 1e-12)
+        ]
+    assert np.array_equal(*maps) != changes_the_map
+    assert ("the clusters of the map are those of the start" in caplog.text) != changes_the_map
+    assert ("features learning" in caplog.text) != changes_the_map
+
+
 def test_masses_are_held() -> None:
     torch.manual_seed(0)
     z = torch.randn(500, 4).mul(3).softmax(1)

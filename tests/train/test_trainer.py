@@ -269,6 +269,18 @@ def test_collapse_is_a_warning_with_advice(tmp_path: Path, caplog: pytest.LogCap
     assert "Head B" in caplog.text
 
 
+def test_the_duration_is_estimated_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("iic_train.trainer.ESTIMATE_SECONDS", 0.0)
+    monkeypatch.setattr("iic_train.trainer.CHECK_EVERY", 1)
+    config = dense_config(epochs=2, steps=2, selection_steps=1, evaluation_images=0)
+    with caplog.at_level("INFO", "iic_train"):
+        make_trainer(create_run(config, {}, tmp_path), dense_data(config)).run_all()
+    assert caplog.text.count("At this speed 2 epochs take less than two minutes") == 1
+    assert "CUDA" not in caplog.text  # the default precision is not worth a warning on a CPU
+
+
 def test_half_precision_on_a_cpu_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     config = dense_config(amp="bf16", epochs=1, steps=1, selection_steps=1, evaluation_images=0)
     run = create_run(config, {}, tmp_path)

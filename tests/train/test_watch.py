@@ -4,7 +4,7 @@ from typing import Any
 from iic_train.config import DataConfig, TrainConfig
 from iic_train.models.registry import NetworkConfig
 from iic_train.views.settings import DensePairs
-from iic_train.watch import Watch, describe_epoch, stops_early
+from iic_train.watch import Watch, describe_duration, describe_epoch, describe_plan, stops_early
 
 CONFIG = TrainConfig(
     preset="rasters",
@@ -87,3 +87,16 @@ def test_a_loss_stops_early_when_the_last_epochs_hardly_lowered_it() -> None:
     assert not stops_early([-1.0, -0.9, -1.006], 2)
     assert not stops_early([-0.5, -1.0, -0.9], 2)
     assert stops_early([0.0, 0.0], 1)
+
+
+def test_the_plan_states_epochs_steps_and_patience() -> None:
+    plan = describe_plan(replace(CONFIG, epochs=11, patience=5), [143, 143])
+    assert (
+        "up to 11 epochs of 143 + 143 steps of 60 pairs, early stopping with a patience of 5 epochs" in plan
+    )
+    assert "do not change" not in plan
+
+
+def test_the_duration_is_in_words() -> None:
+    for seconds, words in ((30, "less than two minutes"), (5400, "about 90 minutes"), (4e6, "about 46 days")):
+        assert f"100 epochs take {words}. Ctrl-C stops" in describe_duration(seconds, CONFIG)

@@ -16,7 +16,7 @@ from iic_train.finetune.settings import FinetuneConfig, Rescaling
 from iic_train.models.registry import HeadName, NetworkConfig
 from iic_train.views.settings import DensePairs, ImagePairs, Photometry
 
-Amp = Literal["off", "bf16", "fp16"]
+Amp = Literal["auto", "off", "bf16", "fp16"]
 Device = Literal["auto", "cpu", "cuda"]
 Schedule = Literal["constant", "cosine"]
 Start = Literal["random", "kmeans"]
@@ -207,7 +207,10 @@ class TrainConfig(Settings, group="Training"):
         2000, "Labelled images on which accuracy is followed during training; 0 turns it off.", option=False
     )
     seed: int = setting(0, "Seed of everything that is random.", first=True)
-    amp: Amp = setting("off", "Precision of the network on CUDA; the loss is always float32.")
+    amp: Amp = setting(
+        "auto",
+        "Precision of the network on CUDA: bf16 where the GPU has it, or float32 (off). The loss is always float32.",
+    )
     compile: bool = setting(False, "Compile the network.")
     start: Start = setting(
         "random", "Random initialisation, or head B at k-means centres of a `bank` network.", option=False
@@ -262,6 +265,11 @@ class TrainConfig(Settings, group="Training"):
     def selecting_head(self) -> HeadName:
         """Head whose loss decides which epoch and sub-head are best: B, unless only A is trained."""
         return "b" if "b" in "".join(self.passes) else "a"
+
+    @property
+    def trains_clusters(self) -> bool:
+        """True if training changes the clusters of the map; False if only head A learns features."""
+        return self.finetune is not None or "b" in "".join(self.passes)
 
     @property
     def micro_images(self) -> int | None:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from iic_geotools.errors import DeviceError, UsageError
 from iic_geotools.threads import cores
+from iic_train.config import Amp
 from iic_train.data.loader import share_of
 
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX = -1, -2, -4
@@ -129,6 +130,14 @@ def choose_device(device: str, local: int = 0) -> torch.device:
     torch.cuda.set_device(local)
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
     return torch.device("cuda", local)
+
+
+def choose_precision(amp: Amp, device: torch.device) -> Amp:
+    """Return the precision of the network on a device: `auto` is bf16 on a GPU that has it, and float32 elsewhere."""
+    if amp != "auto":
+        return amp
+    has_bf16 = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+    return "bf16" if has_bf16 else "off"
 
 
 def choose_workers(workers: int | None, device: torch.device, ranks: Ranks) -> int:

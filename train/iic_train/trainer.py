@@ -31,6 +31,7 @@ from iic_train.distributed import (
     Ranks,
     agree,
     average_statistics,
+    choose_precision,
     choose_workers,
     explain_full_memory,
     first_on_machine,
@@ -285,10 +286,11 @@ class Trainer:
             self.network = self.network.to(memory_format=torch.channels_last)
         features = self.network.learnt if config.passes == ("a",) else self.network.features
         self.features = torch.compile(features) if config.compile else features
-        self.optimiser = torch.optim.Adam(self.network.parameters(), lr=config.lr)
-        self.scaler = torch.amp.GradScaler(
-            device.type, enabled=config.amp == "fp16" and device.type == "cuda"
-        )
+        cuda = device.type == "cuda"
+        torch.backends.cudnn.benchmark = cuda  # windows and images have one size
+        self.optimiser = torch.optim.Adam(self.network.parameters(), lr=config.lr, fused=cuda)
+        self.amp = choose_precision(config.amp, device)
+        self.scaler = torch.amp.GradScaler(device.type, enabled=self.amp == "fp16" and cuda)
         self.images = config.batch // config.repeats  # read per step, over all ranks
         self.share = ranks.share(self.images)  # by this rank
         self.sources = [data.train_a, data.train_b]
@@ -300,10 +302,13 @@ class Trainer:
             workers=choose_workers(workers, device, ranks),
             pin=device.type == "cuda",
         )
-        if config.amp != "off" and device.type != "cuda" and ranks.first:
-            _LOG.warning(
-                "%s is for CUDA: on this %s training is in float32.", config.amp, device.type.upper()
+        if cuda and ranks.first:
+            _LOG.info(
+                "Computing in %s, the loss in float32 without TF32.",
+                "float32" if self.amp == "off" else self.amp,
             )
+        elif self.amp != "off" and ranks.first:
+            _LOG.warning("%s is for CUDA: on this %s training is in float32.", self.amp, device.type.upper())
         self.steps = [steps_of(data.source(heads), self.images, config.steps) for heads in config.passes]
         self.epoch, self.best = Epoch(1), math.inf
         self.losses: list[float] = []
@@ -468,13 +473,13 @@ class Trainer:
             yield Batch(pixels, valid)
 
     def _autocast(self) -> AbstractContextManager[Any]:
-        dtype = torch.bfloat16 if self.config.amp == "bf16" else torch.float16
+        dtype = torch.bfloat16 if self.amp == "bf16" else torch.float16
         return torch.autocast(self.device.type, dtype=dtype, enabled=self._half)
 
     @property
     def _half(self) -> bool:
         """Whether the network runs in half precision."""
-        return self.config.amp != "off" and self.device.type == "cuda"
+        return self.amp != "off" and self.device.type == "cuda"
 
     def _set_rate(self, part_done: float) -> None:
         fall = 0.5 * (1 + math.cos(math.pi * part_done)) if self.config.schedule == "cosine" else 1.0

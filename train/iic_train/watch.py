@@ -11,6 +11,11 @@ COLLAPSED = 1.1
 """Number of clusters in use below which a head has collapsed."""
 NO_INFORMATION = 0.01
 """Share of the possible information below which paired views have nothing in common."""
+FIXED_CLUSTERS = (
+    "This learns features that clicks are fitted to; the clusters of the map are those of the start (k-means, refined "
+    "by IIC on neighbouring pixels) and do not change."
+)
+"""What is said of runs that train head A alone."""
 SETTLED = 0.005
 """Part of its size by which a loss must fall to count as falling."""
 
@@ -27,10 +32,11 @@ def describe_plan(config: TrainConfig, steps: Sequence[int]) -> str:
     """Return how long a run may take in epochs and steps, before its speed is known."""
     passes = " + ".join(map(str, steps))
     until = "" if config.patience is None else f", early stopping with a patience of {config.patience} epochs"
-    return (
+    plan = (
         f"Training for up to {config.epochs} epochs of {passes} steps of {config.batch} pairs{until}; "
         "an estimate of the time follows after a minute."
     )
+    return plan if config.trains_clusters else f"{plan} {FIXED_CLUSTERS}"
 
 
 def describe_duration(seconds: float, config: TrainConfig) -> str:
@@ -124,7 +130,8 @@ def describe_learning(row: Mapping[str, Any], config: TrainConfig) -> str:
         return "collapsed"
     if information < NO_INFORMATION * math.log(config.clusters_of(config.selecting_head)):
         return "nothing learnt yet"
-    return "learning" if row["best"] else "no longer improving"
+    what = "" if config.trains_clusters else "features "
+    return f"{what}learning" if row["best"] else f"{what}no longer improving"
 
 
 def describe_epoch(row: Mapping[str, Any], config: TrainConfig) -> str:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from iic_train.runs import Run
 
 MIN_CLASSES = 2
-_ALWAYS = {"entropy_weight": "1", "seed": "0", "amp": "off", "margin": "0"}
+_ALWAYS = {"entropy_weight": "1", "seed": "0", "amp": "auto", "margin": "0"}
 """Defaults that presets and rules leave as they are."""
 
 

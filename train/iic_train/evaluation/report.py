@@ -29,6 +29,7 @@ from iic_train.evaluation.simplex import KEPT_IMAGES, cluster_probabilities, eve
 from iic_train.finetune.heldout_figures import held_out_figures
 from iic_train.runs import Checkpoint, Choice, Run
 from iic_train.views.settings import ImagePairs
+from iic_train.watch import FIXED_CLUSTERS
 
 _HEADS = {"a": "head A (overclustering)", "b": "head B (main)"}
 _PICTURES = 6
@@ -392,6 +393,7 @@ def _run_facts(run: Run, choice: Choice, dataset: Dataset) -> dict[str, str]:
         "time": f"{seconds / 60:.0f} min" if seconds >= 120 else f"{seconds:.0f} s",
         "speed": f"{np.mean([row['images_per_second'] for row in rows]):,.0f} images/s" if rows else "-",
         "seed": str(config.seed),
+        **({} if config.trains_clusters else {"training": FIXED_CLUSTERS}),
     }
 
 
