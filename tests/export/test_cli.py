@@ -61,7 +61,7 @@ def test_the_help_shows_defaults_that_are_not_plain_values(monkeypatch: pytest.M
     for default in (
         "[default: (the newest)]",
         "[default: (model.onnx or model.engine)]",
-        "by default 0.9999 in fp32, else 0.99",
+        "by default in fp32 all that rounding cannot change",
         "by default that of the run",
     ):
         assert default in shown
