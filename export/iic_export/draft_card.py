@@ -1,4 +1,4 @@
-"""The card of an exported model, as far as its run tells it: classes, origin, accuracy on places left out."""
+"""The card of an exported model, as far as it follows from the run: classes, origin, accuracy on places left out."""
 
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -101,7 +101,7 @@ def _reliability(head: TrainedHead) -> dict[str, float | str]:
 
 
 def _unnamed_classes(count: int) -> tuple[MapClass, ...]:
-    """Classes for clusters that nobody has named.
+    """Classes for unnamed clusters.
 
     Raises:
         UsageError: There are more clusters than a map can hold.

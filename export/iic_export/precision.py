@@ -112,7 +112,7 @@ def _without_advice() -> Iterator[None]:
 
 
 def _with_node_names(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Copy a model and name its nodes, by which the quantiser is told what to leave alone."""
+    """Copy a model and name its nodes, so that some can be excluded from quantisation."""
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     for index, node in enumerate(copy.graph.node):

@@ -195,7 +195,7 @@ Bounds = tuple[float, float, float, float]
 
 
 def _bounds(head: TrainedHead) -> Bounds | None:
-    """Longitudes and latitudes that the training scenes cover; None if no scene tells its place."""
+    """Longitudes and latitudes that the training scenes cover; None if no scene is georeferenced."""
     from rasterio.transform import array_bounds
     from rasterio.warp import transform_bounds
 

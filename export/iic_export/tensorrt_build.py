@@ -121,7 +121,7 @@ def _save_timings(config: "trt.IBuilderConfig", path: Path) -> None:
 def write_engine(
     model: onnx.ModelProto, card: Card, out: Path, options: EngineOptions, prove: Callable[[Engine], Card]
 ) -> Card:
-    """Build an engine, prove it on the GPU, and write it with its card beside it.
+    """Build an engine, prove it on the GPU, and write it with its card next to it.
 
     Args:
         model: A graph that was proven on the CPU.

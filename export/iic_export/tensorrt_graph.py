@@ -1,4 +1,4 @@
-"""Whether TensorRT accepts a graph, told on any machine.
+"""Check on any machine whether TensorRT accepts a graph.
 
 The rules are those of the operator table of TensorRT's ONNX parser (onnx-tensorrt, docs/operators.md, of TensorRT
 10.15), without what versions before 10 did not know: operators, the types they take, and their restrictions.

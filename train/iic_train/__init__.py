@@ -6,8 +6,8 @@ import lazy_loader
 
 from iic_geotools import __version__ as __version__
 
-# Threads that wait for each other while spinning take the processor from whatever else runs: beside other programs,
-# training was five times as slow. OpenMP reads this once, when torch is imported, which happens later than this.
+# Spinning OpenMP threads starve other processes: next to other programs, training was five times as slow. OpenMP reads
+# this once, when torch is imported, which happens later than this.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 # The public names are listed once, in `__init__.pyi`; each is imported when it is first used.

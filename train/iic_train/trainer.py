@@ -319,9 +319,8 @@ class Trainer:
             self.windows = sample_windows(data.scenes, config.seed)
         self.resumed = self._restore()
         self.saved = time.monotonic()
-        self.began: tuple[float, float] | None = (
-            None  # time and part done at the first step, until it was told
-        )
+        # Time and part done at the first step, until the duration was estimated.
+        self.began: tuple[float, float] | None = None
         if self.windows and not self.resumed:
             # Seconds on any CPU, and the same start on every device.
             start_network(self.network.cpu(), self.windows, config.seed)

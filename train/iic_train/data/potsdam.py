@@ -261,7 +261,7 @@ def _parts(root: Path, table: NDArray[np.uint8], progress: OnProgress) -> tuple[
 def _split(chips: Chips) -> tuple[Images, Images, Images]:
     labelled = np.flatnonzero(chips.labelled)
     if len(labelled) < 2:
-        raise DataError(f"{chips.folder.parent} has no label images: put 5_Labels_all beside 4_Ortho_RGBIR.")
+        raise DataError(f"{chips.folder.parent} has no label images: put 5_Labels_all next to 4_Ortho_RGBIR.")
     count = min(max(1, round(_TEST_SHARE * len(chips))), len(labelled) - 1)
     test = np.random.default_rng(_SPLIT_SEED).choice(labelled, count, replace=False)
     train = np.setdiff1d(labelled, test)

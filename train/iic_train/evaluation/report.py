@@ -92,7 +92,7 @@ def report_page(story: Story) -> str:
 
 
 def chart_page(title: str, charts: Sequence[str]) -> str:
-    """Return a page of charts beside each other."""
+    """Return a page of charts side by side."""
     header = f"<header><h1>{escape(title)}</h1></header>"
     return _page(title, [header, f'<section><div class="charts">{"".join(charts)}</div></section>'])
 
@@ -140,7 +140,7 @@ def map_pictures(
     names: Sequence[str],
     scale: Callable[[NDArray[Any]], NDArray[Any]],
 ) -> list[str]:
-    """Show images beside their clusters.
+    """Show images next to their clusters.
 
     Args:
         predict: Function from raw images [1, C, H, W] to clusters [H, W].

@@ -10,8 +10,8 @@ Family = Literal["resnet", "vgg", "segmentation", "local", "context", "pixel-con
 DENSE: tuple[Family, ...] = ("segmentation", "local", "context", "pixel-context", "bank")
 """Families of networks that label pixels."""
 Beside = Literal["none", "log", "ratios"]
-"""What a network takes beside the bands, computed from each pixel alone: nothing, the logarithm of each band, or
-normalised differences of bands."""
+"""What a network takes in addition to the bands, computed from each pixel alone: nothing, the logarithm of each band,
+or normalised differences of bands."""
 HeadName = Literal["a", "b"]
 """Head A is the auxiliary overclustering head, head B the main one."""
 
@@ -36,11 +36,11 @@ NETWORKS: dict[str, tuple[Family, tuple[int, ...]]] = {
     "context": ("context", (16, 32, 48, 64)),
     "context-large": ("context", (32, 48, 64, 96)),
     "context-deep": ("context", (8, 32, 48, 64, 64)),
-    # the same beside two layers that see one pixel: its own values first, and what its surroundings add
+    # the same next to two layers that see one pixel: its own values first, and what its surroundings add
     "pixel-context-small": ("pixel-context", (16, 8, 8, 16, 24, 32)),
     "pixel-context": ("pixel-context", (32, 16, 16, 32, 48, 64)),
     "pixel-context-deep": ("pixel-context", (32, 16, 8, 32, 48, 64, 64)),
-    # learnt features of squares of 5 pixels beside a fixed bank of means and deviations of squares of up to 81 pixels
+    # learnt features of squares of 5 pixels, and a fixed bank of means and deviations of squares of up to 81 pixels
     "bank": ("bank", (16, 32, 32)),
 }
 """Families and channel widths of the named networks."""
@@ -57,13 +57,13 @@ class NetworkConfig:
         clusters_a: Number of clusters of the overclustering head. None means that there is no such head.
         sub_heads: Number of sub-heads of each head.
         sobel: Whether luminance is replaced by its horizontal and vertical gradients.
-        colour: Whether the colour bands are kept beside the gradients of `sobel`.
+        colour: Whether the colour bands are kept next to the gradients of `sobel`.
         size: Side of the images in pixels for clustering. None for segmentation, which takes any size.
         offset: Value that is subtracted from the raw values of each band.
         scale: Factor by which each band is multiplied after that.
         family: Kind of trunk, by default as registered under `name`.
         widths: Number of channels of each stage, by default as registered under `name`.
-        beside: What the network takes beside the bands, computed from each pixel alone.
+        beside: What the network takes in addition to the bands, computed from each pixel alone.
         smoothed: Whether a `pixel-context` network also averages what single pixels say over squares around them.
         bias: Whether the heads of a segmentation network add a constant to each class, as heads that were fitted to
             labels do.

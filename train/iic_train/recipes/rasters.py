@@ -31,7 +31,7 @@ _LOG = logging.getLogger(__name__)
 NETWORK = "bank"
 """The network that needs no expert: it starts at k-means centres of a multi-scale bank, and learns features."""
 OVERCLUSTERING = 4
-"""Number of clusters of head A per class, where it is trained beside head B."""
+"""Number of clusters of head A per class, where it is trained together with head B."""
 MATERIALS = 64
 """Number of clusters of head A of a `bank` network, which learns features: about as many materials as scenes hold."""
 WORKING_RESOLUTION = 0.8
@@ -135,7 +135,7 @@ def raster_config(
 
 
 def describe_settings(config: TrainConfig, gsd: float | None) -> str:
-    """Say in a sentence what was chosen or given, so that nobody has to open the config to know it."""
+    """Summarise the settings of a run in a sentence."""
     light = config.pairs.photometry
     size = "pixels of unknown size" if gsd is None else f"pixels of {gsd:.3g} m"
     clusters = f"{config.network.clusters_b} clusters"
