@@ -110,7 +110,7 @@ def fake_cuda() -> Iterator[FakeCuda]:
     try:
         with (
             patch("torch.cuda.amp.common.amp_definitely_not_available", lambda: False),
-            patch("torch.cuda.is_bf16_supported", lambda *_: True),
+            patch("torch.cuda.is_bf16_supported", lambda *_, **__: True),
             patch("torch.nn.Module._apply", _move),
             FakeCuda() as mode,
         ):
