@@ -5,7 +5,7 @@ RUNTIME := .venv-runtime
 LOWEST := .venv-lowest
 DIST := .venv-dist
 
-.PHONY: test test-arm test-container lint coverage docs dist lowest demo demo-train demo-clicks notebooks qgis-plugin clean
+.PHONY: test test-arm test-container lint coverage docs dist lowest demo demo-studio demo-train demo-clicks notebooks qgis-plugin clean
 
 # Everything that a change must pass: install, lint, types, layering, all tests (the slow ones too).
 test: lint
@@ -97,6 +97,15 @@ demo-clicks: $(VENV)/installed
 		--preview demo-clicks/preview.png
 	$(BIN)/iic-map assess demo-clicks/map.tif examples/samples.geojson --report demo-clicks/report.html --overwrite
 	@echo "In demo-clicks/: map.tif, preview.png, report.html, named.onnx; places.gpkg: where to click next"
+
+# The studio on the example scene: teach a map with clicks in the browser. Ctrl-C ends it; what was taught is in demo-studio/.
+demo-studio: $(RUNTIME)/installed-studio
+	mkdir -p demo-studio
+	$(RUNTIME)/bin/iic-studio examples/sentinel2.tif --folder demo-studio
+
+$(RUNTIME)/installed-studio: $(RUNTIME)/installed
+	$(RUNTIME)/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[cpu,studio]"
+	touch $@
 
 # The notebooks under examples/ run again, and saved with their outputs.
 notebooks: $(VENV)/installed-notebooks

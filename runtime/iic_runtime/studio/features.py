@@ -12,7 +12,7 @@ from iic_geotools.geobox import GeoBox
 from iic_geotools.tiling import Rect
 from iic_runtime.naming import SMOOTHING
 from iic_runtime.naming.clicks import View
-from iic_runtime.naming.teacher import Lesson, Teacher
+from iic_runtime.naming.teacher import Fit, Teacher
 from iic_runtime.studio.tiles import TILE, KeptValues, TileAddress
 
 MOST_LEVEL = 2
@@ -36,7 +36,7 @@ class FeatureTiles:
         self._teacher = teacher
         self._kept: KeptValues[dict[TileAddress, View]] = KeptValues(most, _size)
 
-    def label(self, address: TileAddress, lesson: Lesson) -> tuple[Labels, Labels]:
+    def label(self, address: TileAddress, fit: Fit) -> tuple[Labels, Labels]:
         """Return labels and confidence of a tile; at level 0 they are those of the finished map.
 
         Raises:
@@ -46,8 +46,8 @@ class FeatureTiles:
         view = self.get(address)
         if address.level:
             # Pixels of the view lie apart, and so fewer of them are averaged.
-            return replace(lesson, smoothing=lesson.smoothing >> address.level).label(view)
-        labels, confidence = lesson.label(view)
+            return replace(fit, smoothing=fit.smoothing >> address.level).label(view)
+        labels, confidence = fit.label(view)
         place = address.rect(self._teacher.grid).relative_to(view.rect).slices
         return labels[place], confidence[place]
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from threading import Condition, Event, Thread
 from typing import Any
 
-from iic_geotools.classmap.classes import MapClass
+from iic_geotools.classmap.classes import MapClass, distinct_colours
 from iic_geotools.errors import IICError, UnexpectedError, UsageError
 from iic_geotools.products.assessment.accuracy import Estimate
 from iic_geotools.products.assessment.figures import Assessment
@@ -41,6 +41,7 @@ class LiveSession:
         self._touched = time.monotonic()
         self._failed_version = -1
         self._ended, self._stop = False, Event()
+        self._clusterings = 0
         self._job: Json | None = None
         self._mapper: Thread | None = None
         self._message = ""
@@ -105,6 +106,8 @@ class LiveSession:
             "add_class": self.session.add_class,
             "change_class": self.session.change_class,
             "remove_class": self.session.remove_class,
+            "find_clusters": self._find_clusters,
+            "name_cluster": self.session.name_cluster,
             "map": self._start_mapping,
             "stop": self._stop.set,
             "draw": self._draw,
@@ -121,7 +124,7 @@ class LiveSession:
             raise UsageError(
                 f"The page asked for {action} in a way that the studio does not know."
             ) from error
-        if action in ("add", "remove", "undo", "redo", "remove_class", "change_class"):
+        if action in ("add", "name_cluster", "remove", "undo", "redo", "remove_class", "change_class"):
             self.session.fit()
         self._touch()
         return self.state()
@@ -130,6 +133,10 @@ class LiveSession:
         transform = self.session.teacher.info.grid.transform
         points = [transform @ (float(column), float(row)) for column, row in places]
         (self.session.add_stroke if stroke else self.session.add)(name, points)
+
+    def _find_clusters(self, count: int = 8) -> None:
+        self.session.find_clusters(int(count))
+        self._clusterings += 1
 
     def suggest(self, tiles: Sequence[Sequence[int]]) -> list[tuple[float, float]]:
         """Return columns and rows, in pixels of the scene, of the places to click next in a view."""
@@ -226,6 +233,8 @@ class LiveSession:
             "taught": [] if lesson is None else list(lesson.classes),
             "accuracy": None if judgement is None else judgement.accuracy,
             "advice": [] if lesson is None else list(lesson.advice),
+            "clusters": self._cluster_states(),
+            "clusterings": self._clusterings,
             "job": self._job,
             "finished": self._finished(),
             "samples": self._samples(),
@@ -250,6 +259,17 @@ class LiveSession:
                 "recognised": recognised.get(entry.name),
             }
             for entry in session.classes
+        ]
+
+    def _cluster_states(self) -> list[Json]:
+        clusters = self.session.clusters
+        return [
+            {
+                "colour": colour,
+                "share": entry.share,
+                "places": [self._place(*point) for point in entry.points],
+            }
+            for entry, colour in zip(clusters, distinct_colours(len(clusters)), strict=True)
         ]
 
     def _finished(self) -> Json | None:
@@ -302,6 +322,8 @@ class LiveSession:
             tile, stamp = session.tile(address, fitted), fitted.number
         elif layer == "bundled" and session.bundled is not None:
             tile, stamp = session.bundled.tile(address), 0
+        elif layer == "clusters":
+            tile, stamp = session.cluster_tile(address), self._clusterings
         elif layer == "finished" and session.is_mapped:
             stamp = session.finished.changes
             tile = session.finished.tile(address)

@@ -22,20 +22,22 @@ from iic_geotools.scene.labels import class_text
 from iic_geotools.tiling import Rect
 from iic_runtime.naming.name import NamedModel, name_model
 from iic_runtime.naming.suggestions import scene_files
-from iic_runtime.naming.teacher import Lesson, Teacher
+from iic_runtime.naming.teacher import Clusters, Lesson, Teacher
 from iic_runtime.options import Device
 from iic_runtime.raster.segment import Summary, segment_raster
 from iic_runtime.studio.clicks import Click, read_clicks_file, suggest_colour, write_clicks
 from iic_runtime.studio.features import FeatureTiles
 from iic_runtime.studio.layers import BundledLayer, FileLayer
 from iic_runtime.studio.samples import Sample, SampleFile
-from iic_runtime.studio.tiles import Imagery, TileAddress
-from iic_runtime.studio.unsure import find_unsure
+from iic_runtime.studio.tiles import TILE, Imagery, TileAddress
+from iic_runtime.studio.unsure import find_typical, find_unsure
 
 PathLike = str | os.PathLike[str]
 SUFFIX = ".studio"
 STROKE = 12
 """Pixels between the clicks that a stroke of the pen becomes."""
+CLUSTER_TILES, TYPICAL = 9, 3
+"""Tiles spread over the scene in which places typical of a cluster are looked for, and number of places."""
 Labels = NDArray[np.uint8]
 Point = tuple[float, float]
 
@@ -136,6 +138,19 @@ class Fitted:
 
 
 @dataclass(frozen=True)
+class Cluster:
+    """Something that differs from the rest of the scene, found without a click.
+
+    Attributes:
+        share: Share of the scene that it takes, by a sample of it.
+        points: x and y of places that are typical of it.
+    """
+
+    share: float
+    points: tuple[Point, ...]
+
+
+@dataclass(frozen=True)
 class _Change:
     """What an action took away and added, so that it can be undone."""
 
@@ -200,6 +215,8 @@ class Session:
         self.version = 0
         self.unsaved: str | None = None
         self.fitted = Fitted()
+        self.clusters: tuple[Cluster, ...] = ()
+        self._clusters: Clusters | None = None
         self._load()
         self._mapped_version = self.version if _is_newer(self.files.model, self.files.clicks) else -1
 
@@ -505,6 +522,51 @@ class Session:
             {address: self._features.label(address, lesson) for address in tiles}, clicked, count
         )
         return [self.grid.transform @ (column + 0.5, row + 0.5) for row, column in places]
+
+    def find_clusters(self, count: int = 8) -> tuple[Cluster, ...]:
+        """Find what differs in the scene without any click, the largest first: a start for naming.
+
+        Args:
+            count: Number of clusters.
+
+        Raises:
+            IICError: The scene cannot be read or holds too little data, or the model has no features to find them in.
+        """
+        clusters = self.teacher.clusters(count)
+        grid = self.grid
+        columns, rows = (-(-length // TILE) for length in (grid.width, grid.height))
+        numbers = np.linspace(0, columns * rows - 1, min(CLUSTER_TILES, columns * rows)).round().astype(int)
+        addresses = [TileAddress(0, *map(int, divmod(number, columns)[::-1])) for number in numbers.tolist()]
+        tiles = {address: self._features.label(address, clusters) for address in addresses}
+        found = []
+        for label, share in enumerate(clusters.shares):
+            places = find_typical(tiles, label, TYPICAL)
+            points = (grid.transform @ (column + 0.5, row + 0.5) for row, column in places)
+            found.append(Cluster(share, tuple((x, y) for x, y in points)))
+        with self._lock:
+            self._clusters, self.clusters = clusters, tuple(found)
+        return self.clusters
+
+    def name_cluster(self, number: int, name: str) -> tuple[Click, ...]:
+        """Give the typical places of a cluster a class: one action for `undo`.
+
+        Args:
+            number: The cluster, counted from 0.
+            name: Name of the class.
+
+        Raises:
+            UsageError: There is no such cluster, no place is typical of it, or the name cannot be used.
+        """
+        if not 0 <= number < len(self.clusters):
+            raise UsageError(f"There is no cluster {number}.")
+        if not self.clusters[number].points:
+            raise UsageError("No place is typical of this cluster; click it where you see it.")
+        return self.add(name, self.clusters[number].points)
+
+    def cluster_tile(self, address: TileAddress) -> tuple[Labels, Labels] | None:
+        """Return clusters and confidence of a tile; None before `find_clusters`."""
+        clusters = self._clusters
+        return None if clusters is None else self._features.label(address, clusters)
 
     # The map
 

@@ -57,6 +57,34 @@ def find_unsure(
     return places
 
 
+def find_typical(
+    tiles: Mapping[TileAddress, tuple[Labels, Labels]], label: int, count: int
+) -> list[tuple[int, int]]:
+    """Return rows and columns of the places that a fit takes for a label with most certainty, apart from each other.
+
+    Args:
+        tiles: Labels and confidence of tiles, all of one level.
+        label: The label.
+        count: At most this many places.
+    """
+    step = next(iter(tiles)).step
+    cells = []
+    for tile, (labels, confidence) in tiles.items():
+        sure = _average(labels, np.where(labels == label, 255 - confidence, 255).astype(np.uint8))
+        for row, column in np.argwhere(sure > 0):
+            place = (
+                np.array([tile.row, tile.column]) * TILE + (row * CELL, column * CELL) + CELL // 2
+            ) * step
+            cells.append((float(sure[row, column]), *place.tolist()))
+    places: list[tuple[int, int]] = []
+    for _, row, column in sorted(cells, reverse=True):
+        if len(places) == count:
+            break
+        if all(max(abs(row - other), abs(column - side)) > APART * CELL * step for other, side in places):
+            places.append((row, column))
+    return places
+
+
 def _average(labels: Labels, confidence: Labels) -> NDArray[np.float32]:
     """Return the doubt of each whole cell, 0 where some of it holds no data."""
     height, width = (length // CELL for length in labels.shape)

@@ -302,3 +302,19 @@ def test_a_file_that_holds_no_clicks_is_refused(scene: Path) -> None:
     assert (folder / "clicks.gpkg").read_bytes() == b"not a GeoPackage"
     (folder / "clicks.gpkg").unlink()
     Session(scene).close()
+
+
+def test_clusters_are_a_start(scene: Path) -> None:
+    with Session(scene) as session:
+        clusters = session.find_clusters(2)
+        assert sum(cluster.share for cluster in clusters) == pytest.approx(1)
+        sides = [{session.pixel(*point)[1] < SIDE // 2 for point in cluster.points} for cluster in clusters]
+        assert sorted(map(tuple, sides)) == [(False,), (True,)]  # each in one half, and in another one
+        assert session.cluster_tile(TileAddress(0, 0, 0)) is not None
+        for number in (0, 1):
+            assert len(session.name_cluster(number, f"thing {number}")) > 1
+        labels, _ = session.view(Rect(0, 0, SIDE, SIDE))
+        assert (labels[60:, :130] == labels[200, 50]).mean() > 0.95
+        assert labels[200, 50] != labels[200, 250]
+        with pytest.raises(UsageError, match="no cluster 2"):
+            session.name_cluster(2, "water")

@@ -8,7 +8,7 @@ const REACH = 12;  // pixels of the screen within which a click selects another 
 const FEW = 5;  // clicks per class below which their accuracy says little
 const USUAL = ["water", "trees", "grass", "fields", "scrub", "buildings", "roads", "bare", "sand", "rock", "snow", "shadow"];
 const STAGES = { look: "Looking at the scene", fit: "Fitting", segment: "Mapping", regrid: "Mapping", clean: "Cleaning", write: "Writing" };
-const LAYERS = { taught: "Your map", bundled: "Bundled model", finished: "Finished map", none: "No map" };
+const LAYERS = { taught: "Your map", bundled: "Bundled model", clusters: "Clusters", finished: "Finished map", none: "No map" };
 
 let scenes, scene, base, viewer, loader, pictures, maps, events;
 let state = null;
@@ -66,6 +66,7 @@ function take(next) {
   if (before && before.fit !== state.fit) suggestions = [];
   showClasses();
   showTeaching();
+  showClusters();
   showJob();
   showFinished();
   showAssessment();
@@ -81,7 +82,7 @@ function colours(names) {
 
 function activeLayer() {
   if (asking) return "none";
-  const usable = { taught: state.taught.length > 0, bundled: Boolean(maps.bundled), finished: Boolean(state.finished), none: true };
+  const usable = { taught: state.taught.length > 0, bundled: Boolean(maps.bundled), clusters: state.clusters.length > 0, finished: Boolean(state.finished), none: true };
   if (shown && usable[shown]) return shown;
   return usable.taught ? "taught" : usable.bundled ? "bundled" : "none";
 }
@@ -91,6 +92,8 @@ function showLayers() {
   maps.taught.stamp = state.fit;
   maps.taught.recolour(colours(state.taught), isFaded);
   maps.bundled?.recolour(scene.bundled.classes, isFaded);
+  maps.clusters.stamp = state.clusterings;
+  maps.clusters.recolour(state.clusters.map(({ colour }, index) => ({ name: `cluster ${index + 1}`, colour })), isFaded);
   if (state.finished) {
     maps.finished.stamp = state.finished.changes;
     maps.finished.recolour(state.finished.classes, isFaded);
@@ -102,7 +105,7 @@ function showLayers() {
   for (const [name, layer] of Object.entries(pictures)) layer.isShown = name === composite;
   for (const input of document.querySelectorAll("#layers input")) {
     input.checked = input.value === active;
-    input.disabled = { taught: !state.taught.length, bundled: !maps.bundled, finished: !state.finished }[input.value] ?? false;
+    input.disabled = { taught: !state.taught.length, bundled: !maps.bundled, clusters: !state.clusters.length, finished: !state.finished }[input.value] ?? false;
   }
 }
 
@@ -153,6 +156,34 @@ function showTeaching() {
   if (accuracy.textContent !== text) accuracy.textContent = text;
   const isKnown = state.clicks.length >= FEW * state.taught.length;
   fill($("advice"), !isKnown ? [] : state.settled ? state.advice : [...$("advice").children].map((item) => item.textContent));
+}
+
+function showClusters() {
+  const list = $("found"), key = `${base}/${state.clusterings}`;
+  if (list.dataset.key === key) return;
+  list.dataset.key = key;
+  list.replaceChildren(...state.clusters.map(({ colour, share, places }, number) => {
+    const form = element("form");
+    const swatch = element("i");
+    swatch.style.background = colour;
+    const name = element("input", { placeholder: `${Math.round(100 * share)} % of the scene`, ariaLabel: `Name of cluster ${number + 1}`, maxLength: 200 });
+    name.setAttribute("list", "names");
+    const show = element("button", { type: "button", textContent: "Show", ariaLabel: `Show cluster ${number + 1}`, disabled: !places.length });
+    let next = 0;
+    show.onclick = () => { chooseLayer("clusters"); viewer.goTo(places[next++ % places.length]); };
+    form.onsubmit = async (event) => {
+      event.preventDefault();
+      if (name.value.trim() && await act("name_cluster", { number, name: name.value })) {
+        chosen = name.value.trim();
+        shown = null;
+        take(state);
+      }
+    };
+    form.append(swatch, name, show, element("button", { textContent: "Name" }));
+    const item = element("li");
+    item.append(form);
+    return item;
+  }));
 }
 
 function showJob() {
@@ -483,6 +514,15 @@ function connectControls() {
   $("delete").onclick = () => selected !== null && act("remove", { numbers: [selected] });
   $("draw").onclick = () => { viewer.drawing = toggle("draw"); };
   $("suggest").onclick = () => { toggle("suggest"); suggest(); };
+  $("find").onclick = async () => {
+    say("Looking for what differs …");
+    $("find").disabled = true;
+    if (await act("find_clusters", { count: 8 })) {
+      chooseLayer("clusters");
+      say("These 8 things differ: what are they?");
+    }
+    $("find").disabled = false;
+  };
   $("map").onclick = () => { shown = null; act("map"); };
   $("stop").onclick = () => act("stop");
   $("ask").onclick = startAsking;
@@ -519,6 +559,7 @@ async function open(index) {
     [name, new PictureLayer(loader, base, name, own, scene.tile, scene.top)]));
   maps = { taught: new LabelLayer(loader, base, "taught", scene.taught, scene.tile, scene.taught.most_level) };
   if (scene.bundled) maps.bundled = new LabelLayer(loader, base, "bundled", scene.bundled, scene.tile, scene.bundled.most_level);
+  maps.clusters = new LabelLayer(loader, base, "clusters", scene.taught, scene.tile, scene.taught.most_level);
   maps.finished = new LabelLayer(loader, base, "finished", own, scene.tile, scene.top);
   [composite] = scene.composites;
   radios($("composites"), scene.composites, { colour: "True colour", infrared: "Infrared" }, (name) => {
