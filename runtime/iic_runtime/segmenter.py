@@ -78,7 +78,7 @@ class Segmenter:
 
     @method_takes(SegmenterArguments)
     def __init__(self, arguments: SegmenterArguments) -> None:
-        self.model = find_model(arguments.model)
+        self.model = find_model(arguments.model, "segmentation")
         if self.card.task != "segmentation":
             raise ModelError(f"{self.model.path} labels whole images, not pixels; give a segmentation model.")
         self.engine = open_engine(self.model, arguments.part(EngineSettings))

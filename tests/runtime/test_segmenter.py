@@ -159,3 +159,12 @@ def test_masks_of_zeros_and_ones(dtype: type) -> None:
     mask[:5] = 0
     labels = segmenter(0, 64)(image(20, 30, "uint8", 0), mask).labels
     np.testing.assert_array_equal(labels == NODATA, mask == 0)
+
+
+@pytest.mark.parametrize("value", ["a", 1.5, True])
+@pytest.mark.parametrize("name", ["tile", "batch"])
+def test_sizes_are_whole_numbers(name: str, value: object, tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(make_model())
+    with pytest.raises(UsageError, match=f"`{name}` must be a whole number"):
+        Segmenter(path, device="cpu", **{name: value})  # type: ignore[arg-type]

@@ -1,6 +1,7 @@
 """How much is run at once: tiles and lanes that are about the fastest within the memory a run may take."""
 
 from dataclasses import replace
+from numbers import Integral
 
 import numpy as np
 
@@ -41,6 +42,7 @@ def choose_spec(card: Card, settings: EngineSettings) -> EngineSpec:
     device, threads = settings.device, settings.threads
     tile, batch, max_memory = settings.tile, settings.batch, settings.max_memory
     for name, value in (("tile", tile), ("batch", batch)):
+        _check_whole(name, value)
         if value is not None and value < 1:
             raise UsageError(f"`{name}` must be at least 1, not {value}.")
     if batch is None:
@@ -92,6 +94,12 @@ def _expected_speed(card: Card, spec: EngineSpec) -> float:
 
 def _useful_share(card: Card, spec: EngineSpec) -> float:
     return (spec.tile / _side(card, spec.tile)) ** 2
+
+
+def _check_whole(name: str, value: object) -> None:
+    """Refuse what is not a whole number: Python takes any type."""
+    if value is not None and (isinstance(value, bool) or not isinstance(value, Integral)):
+        raise UsageError(f"`{name}` must be a whole number, not {value!r}.")
 
 
 def check_machine(card: Card, spec: EngineSpec, longest: int) -> None:
