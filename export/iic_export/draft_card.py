@@ -50,6 +50,8 @@ def draft_card(head: TrainedHead, settings: CardSettings, named: NamedClusters |
         scale=config.scale,
         rescale="auto" if head.config.data.rescale == "auto" else None,
         values="reflectance" if head.config.data.rescale == "reflectance" else None,
+        optional={config.channels[band]: value for band, value in config.optional.items()},
+        stretch=config.stretch,
         gsd=head.run.data.get("gsd"),
         gsd_range=settings.gsd_range or _trained_gsd_range(head),
         features=tuple(FeatureGroup(*group) for group in getattr(network.trunk, "feature_groups", ())),
@@ -77,8 +79,9 @@ def _labels_seen(head: TrainedHead, named: NamedClusters | None) -> str:
     if head.classes:
         seen.append(f"the training part of {head.config.data.name}")
     elif learnt is not None:
-        files = list_files([label for source in learnt.sources for label in source.labels])
-        names = ", ".join(dict.fromkeys(source.name for source in learnt.sources))
+        sources = [source for source in learnt.sources if source.weight > 0]
+        files = list_files([label for source in sources for label in source.labels])
+        names = ", ".join(dict.fromkeys(source.name for source in sources))
         seen.append(f"{files or 'rules'} ({names})")
     if named is not None:
         seen.append(
@@ -92,12 +95,18 @@ def _held_out_accuracy(head: TrainedHead) -> dict[str, dict[str, float]]:
     figures = held_out_figures(head.run)
     if figures is None:
         return {}
-    return {LEFT_OUT: {name: round(figures[name], 4) for name in ("accuracy", "mean_iou")}}
+    where = figures.get("measured_on", LEFT_OUT)
+    return {where: {name: round(figures[name], 4) for name in ("accuracy", "mean_iou")}}
 
 
 def _reliability(head: TrainedHead) -> dict[str, float | str]:
     figures = held_out_figures(head.run)
-    return {} if figures is None else {"ece": round(figures["calibration_error"], 4), "measured_on": LEFT_OUT}
+    if figures is None:
+        return {}
+    return {
+        "ece": round(figures["calibration_error"], 4),
+        "measured_on": figures.get("measured_on", LEFT_OUT),
+    }
 
 
 def _unnamed_classes(count: int) -> tuple[MapClass, ...]:

@@ -85,15 +85,22 @@ def test_a_recipe_is_one_command(folder: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("recipe", [aerial.RECIPE, satellite.RECIPE])
-def test_bundled_recipes_build_small_networks_and_leave_every_labelled_place_out_once(
+def test_bundled_recipes_build_small_networks_and_leave_every_source_out_once(
     recipe: LearntRecipe,
 ) -> None:
     parameters = sum(p.numel() for p in Network(recipe.network).parameters())
     assert 4 * parameters < 2_000_000
     assert recipe.network.clusters_b == len(recipe.finetune.classes)
-    folds = {fold for source in recipe.finetune.sources for _, fold in source.folds}
-    assert folds - {-1} == set(range(recipe.finetune.folds))
-    assert all(source.folds for source in recipe.finetune.sources)
+    module = {"aerial": aerial, "satellite": satellite}[recipe.name]
+    learnt = [source for source in recipe.finetune.sources if source.weight > 0]
+    assert {fold for source in learnt for _, fold in source.folds} == set(range(len(module.GROUPS)))
+    locked = {source.name for source in recipe.finetune.sources if source.weight == 0}
+    assert locked == set(module.LOCKED)
+    assert all(
+        source.folds == (("", module.LOCKED_FOLD),)
+        for source in recipe.finetune.sources
+        if source.name in locked
+    )
 
 
 @pytest.mark.parametrize("recipe", [aerial.RECIPE, satellite.RECIPE])

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,12 +18,15 @@ from iic_geotools.errors import DataError, SceneError, UsageError
 from iic_geotools.scene.bands import match_bands
 from iic_geotools.scene.info import SceneInfo, describe
 from iic_geotools.scene.labels import NOT_LABELLED, SceneLabels, open_labels, read_reduced
-from iic_geotools.scene.scene import SceneSource
+from iic_geotools.scene.optional import OptionalBand
+from iic_geotools.scene.rescaling import Rescale, parse_rescale, robust_ranges
+from iic_geotools.scene.scene import SceneSource, value_sample
 from iic_geotools.tiling import Rect
 from iic_train.data.scene_reader import SceneReader, Scenes
 from iic_train.data.survey import Resolution, scene_rescale
+from iic_train.finetune.dense_labels import DenseChip, read_dense_labels
 from iic_train.finetune.legend import Coder, Codes, Legend
-from iic_train.finetune.settings import FinetuneConfig, LabelSource, own_names
+from iic_train.finetune.settings import FinetuneConfig, LabelSource, Rescaling, own_names
 from iic_train.models.registry import NetworkConfig
 
 CHIP = 1024
@@ -44,6 +47,7 @@ class Chip:
         pixels: Values `[bands, H, W]` as the network takes them.
         codes: Code of the set of classes of each pixel `[H, W]`; 0 where there is no label.
         folds: Fold in which each pixel is left out, `[H, W]`, or one number for all of them.
+        side: Side of a pixel in metres; None if unknown.
     """
 
     source: int
@@ -51,6 +55,7 @@ class Chip:
     pixels: NDArray[Any]
     codes: Codes
     folds: NDArray[np.int8] | int
+    side: float | None = None
 
     def codes_without(self, fold: int | None) -> Codes:
         """Return the codes of the pixels that are learnt from when a fold is left out."""
@@ -99,6 +104,7 @@ def read_chips(config: FinetuneConfig, network: NetworkConfig) -> LabelledChips:
     number = 0
     for index, source in enumerate(config.sources):
         table = scene_classes(source)
+        dense = [] if source.dense is None else read_dense_labels(source.dense)
         for position, path in enumerate(source.scenes):
             info = describe(path)
             place, fold = _place(source, path)
@@ -116,7 +122,10 @@ def read_chips(config: FinetuneConfig, network: NetworkConfig) -> LabelledChips:
                 for times in factors:
                     sides += [] if side is None else [side * times]
                     level = _Level(info, scene, network.channels, times)
-                    pieces = list(level.chips(labels, coder, index, place, fold))
+                    drawn = [chip for chip in dense if Path(path).as_posix().endswith(f"/{chip.source}")]
+                    pieces = list(level.chips(labels, coder, index, place, fold, drawn))
+                    for chip, _ in pieces:
+                        chip.side = None if side is None else side * times
                     if by_itself and automatic < max(2, config.folds):
                         _share_out_blocks(pieces, level, config.folds)
                     chips += [chip for chip, _ in pieces]
@@ -126,7 +135,12 @@ def read_chips(config: FinetuneConfig, network: NetworkConfig) -> LabelledChips:
 
 def _scene_source(info: SceneInfo, source: LabelSource, network: NetworkConfig, dtype: str) -> SceneSource:
     """Return how a scene is read: its bands, and its values in the range that the network takes."""
-    bidx = match_bands(network.channels, info.descriptions, info.bands.certain, source.bands or None)
+    channels = network.channels[: len(source.bands) or None]
+    bidx = match_bands(channels, info.descriptions, info.bands.certain, source.bands or None)
+    optional = tuple(
+        OptionalBand(position, missing, absent=position >= len(channels))
+        for position, missing in network.optional.items()
+    )
     scene = SceneSource(
         path=info.path,
         bidx=bidx,
@@ -134,11 +148,29 @@ def _scene_source(info: SceneInfo, source: LabelSource, network: NetworkConfig, 
         nodata=info.nodata_of(bidx) if source.nodata is None else source.nodata,
         masked=info.has_mask(bidx) and source.nodata is None,
         fill=network.offset,
+        optional=optional,
     )
     if source.rescale is None:
         return scene
-    rescale = scene_rescale(scene, info, network.channels, source.rescale, source.reflectance)
-    return replace(scene, rescale=rescale)
+    return replace(scene, rescale=_source_rescale(scene, info, source, network, channels))
+
+
+def _source_rescale(
+    scene: SceneSource, info: SceneInfo, source: LabelSource, network: NetworkConfig, channels: Sequence[str]
+) -> Rescale:
+    """Return the function that brings the values of a scene to the range that the network takes."""
+    if source.rescale == "stretch":
+        if network.stretch is None:
+            raise UsageError(f"Network {network.name} takes no stretched scenes.")
+        ranges = robust_ranges(value_sample(scene, info, skip_empty=True))
+        return Rescale(ranges, (network.stretch,) * len(channels))
+    if source.rescale in ("auto", "reflectance"):
+        rescaling = cast(Rescaling, source.rescale)
+        return scene_rescale(scene, info, channels, rescaling, source.reflectance)
+    white = tuple(
+        (offset, offset + 1 / scale) for offset, scale in zip(network.offset, network.scale, strict=True)
+    )
+    return Rescale((parse_rescale(source.rescale or ""),) * len(channels), white[: len(channels)])
 
 
 class _Level:
@@ -152,22 +184,44 @@ class _Level:
         )
 
     def chips(
-        self, labels: SceneLabels | None, coder: Coder, source: int, place: str, fold: int
+        self,
+        labels: SceneLabels | None,
+        coder: Coder,
+        source: int,
+        place: str,
+        fold: int,
+        dense: Sequence[DenseChip] = (),
     ) -> Iterator[tuple[Chip, Rect]]:
         """Yield the chips that hold labels, and where they lie."""
         for row in range(0, self.height, CHIP):
             for col in range(0, self.width, CHIP):
                 rect = Rect(col, row, min(CHIP, self.width - col), min(CHIP, self.height - row))
                 values = None if labels is None else read_reduced(labels, rect, self.times)
-                if values is not None and not coder.anywhere and (values == NOT_LABELLED).all():
+                unlabelled = values is not None and not coder.anywhere and (values == NOT_LABELLED).all()
+                if unlabelled and not dense:
                     continue
                 pixels = self._reader.read(0, rect)
                 codes = coder.codes(values, labels, pixels.values)
+                for drawn in dense:
+                    _overlay(codes, rect, self.times, drawn, coder)
                 if pixels.valid is not None:
                     codes[~pixels.valid] = 0
                 if codes.any():
                     yield Chip(source, place, pixels.values, codes, fold), rect
         self._reader.close()
+
+
+def _overlay(codes: Codes, rect: Rect, times: int, drawn: DenseChip, coder: Coder) -> None:
+    """Replace the codes of a chip's pixels that are labelled densely; each takes the label of its centre."""
+    window = drawn.window
+    rows = (np.arange(rect.row, rect.bottom) * times + times // 2) - window.row
+    columns = (np.arange(rect.col, rect.right) * times + times // 2) - window.col
+    inside_rows = (rows >= 0) & (rows < window.height)
+    inside_columns = (columns >= 0) & (columns < window.width)
+    numbers = drawn.labels[np.ix_(rows[inside_rows], columns[inside_columns])]
+    table = np.array([0, *(coder.legend.code((name,)) for name in drawn.classes)], np.uint8)
+    part = np.ix_(inside_rows, inside_columns)
+    codes[part] = np.where(numbers > 0, table[numbers], codes[part])
 
 
 class _SceneClass:

@@ -45,7 +45,7 @@ class Coder:
     """From values of labels, and the pixels under them, to codes of sets of classes."""
 
     def __init__(self, legend: Legend, meanings: Sequence[Meaning], network: NetworkConfig) -> None:
-        self.meanings, self.network = meanings, network
+        self.legend, self.meanings, self.network = legend, meanings, network
         self.entries = [(meaning, legend.code(meaning.classes)) for meaning in meanings]
         self.anywhere = any(not meaning.values for meaning in meanings)
 

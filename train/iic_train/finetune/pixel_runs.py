@@ -25,6 +25,7 @@ from iic_train.distributed import choose_device
 from iic_train.finetune.chips import LabelledChips, read_chips
 from iic_train.finetune.heldout import HeldOut, score_fold
 from iic_train.finetune.heldout_figures import HELD_OUT, describe_choice
+from iic_train.finetune.land_cover import train_land_cover
 from iic_train.finetune.learner import Learner
 from iic_train.finetune.linear_head import correct_logits, fit_head
 from iic_train.finetune.settings import FinetuneConfig, Mode, without_temperature
@@ -60,11 +61,12 @@ def learn(
     """
     settings = _settings(config)
     data = read_chips(settings, config.network)
+    learnt = [source for source in settings.sources if source.weight > 0]
     record = {
         **(facts or {}),
         "fingerprint": data.fingerprint,
-        "scenes": [scene for source in settings.sources for scene in source.scenes],
-        "labels": [label for source in settings.sources for label in source.labels],
+        "scenes": [scene for source in learnt for scene in source.scenes],
+        "labels": [label for source in learnt for label in source.labels],
         "dtype": settings.dtype,
         "gsd": data.gsd,
         "gsd_range": config.data.gsd,
@@ -99,6 +101,11 @@ def _train(run: Run, data: LabelledChips, device: torch.device, progress: OnProg
         network = first_network(config).to("cpu")
         fit_head(network, data, settings, None)
         correct_logits(network, settings.bias, temperature)
+        _save(run, network, config.epochs, 0.0, time.perf_counter() - started, config)
+        return run
+    if config.network.family == "land-cover":
+        started = time.perf_counter()
+        network = train_land_cover(config, data, None)
         _save(run, network, config.epochs, 0.0, time.perf_counter() - started, config)
         return run
     learner = Learner(first_network(config).to(device), data, config, None, _unlabelled(config))
@@ -192,6 +199,8 @@ def train_fold(
         network = first_network(config)
         fit_head(network, data, settings, fold)
         return network
+    if config.network.family == "land-cover":
+        return train_land_cover(config, data, fold)
     learner = Learner(first_network(config).to(device), data, config, fold, _unlabelled(config))
     learner.train_pixel_path()
     for epoch in range(1, config.epochs + 1):

@@ -55,11 +55,14 @@ class LabelSource:
         meanings: What the values mean; later ones win. If there are none, every value is the class it names.
         label_field: Field of points and polygons that holds the class.
         weight: How often a crop is of this source, in relation to the other sources.
-        bands: Band of the scenes for each channel; empty if bands are found by the channels' names.
+        bands: Band of the scenes for each channel; empty if bands are found by the channels' names. The last channels
+            may be missing if the network can do without them.
         rescale: "reflectance" brings every scene to reflectance, "auto" to one range by the percentiles of each of its
-            bands; None takes values as they are.
+            bands, "stretch" to those values that tell the network that they have no unit, and "MIN,MAX" takes these
+            values for black and white; None takes values as they are.
         reflectance: Scale and offset that turn values into reflectance; by default as the scene says, or an estimate.
         nodata: Value that means no data, instead of what the files say.
+        dense: File of dense labels of windows of the scenes, which win over the others; None if there are none.
         factors: Numbers of pixels, on each axis, that are averaged into one: one level for each.
         gsd: Range of metres, instead of `factors`: each scene is read at every ground resolution in this range that
             whole numbers of its pixels make.
@@ -76,9 +79,10 @@ class LabelSource:
     label_field: str | None = None
     weight: float = 1.0
     bands: tuple[str, ...] = ()
-    rescale: Rescaling | None = None
+    rescale: str | None = None
     reflectance: tuple[float, float] | None = None
     nodata: float | None = None
+    dense: str | None = None
     factors: tuple[int, ...] = (1,)
     gsd: tuple[float, float] | None = None
     pixel_size: float | None = None

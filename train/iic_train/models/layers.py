@@ -49,9 +49,11 @@ class Front(nn.Module):
         self.factor: Tensor
         self.register_buffer("offset", torch.tensor(offset, dtype=torch.float32).view(-1, 1, 1))
         self.register_buffer("factor", torch.tensor(scale, dtype=torch.float32).view(-1, 1, 1))
-        self.added: _Sobel | _Logarithms | _Ratios | None = None
+        self.added: _Sobel | _Logarithms | _Ratios | SpectralFront | None = None
         if sobel:
             self.added = _Sobel(channels, colour=colour)
+        elif beside in ("reflectance", "camera"):
+            self.added = ReflectanceFront(channels) if beside == "reflectance" else CameraFront(channels)
         elif beside != "none":
             self.added = _Logarithms(channels) if beside == "log" else _Ratios(channels)
         self.out_channels = self.added.out_channels if self.added else len(channels)
@@ -132,6 +134,89 @@ class _Ratios(nn.Module):
         values = scaled.clamp_min(0.0)
         first, second = (torch.cat(band_slices(values, bands), 1) for bands in (self.first, self.second))
         return torch.cat([scaled - 0.4, (first - second) / (first + second + self.DARK)], dim=1)
+
+
+class SpectralFront(nn.Module):
+    """What the land-cover models see of red, green, blue and infrared, of which the last may be missing.
+
+    Channels: the bands, their logarithms, the normalised differences of infrared and red, green and red, green and
+    infrared, blue and red, and whether infrared is there and whether the image is stretched. Which pixels lack infrared
+    follows from their values, so that a scene without it needs no other graph, and tiles no knowledge of the scene.
+    """
+
+    BANDS = ("red", "green", "blue", "nir")
+    DARK: float
+    """Added to sums and before logarithms: differences of values far below this are noise."""
+
+    def __init__(self, channels: Sequence[str]) -> None:
+        super().__init__()
+        if tuple(channels) != self.BANDS:
+            raise UsageError(
+                f"A land-cover network takes {', '.join(self.BANDS)}, not {', '.join(channels)}."
+            )
+        self.out_channels = 14
+
+    def forward(self, scaled: Tensor) -> Tensor:
+        """Return channels `[N, 14, H, W]` of scaled bands `[N, 4, H, W]`."""
+        values, infrared, stretched = self.decode(scaled)
+        red, green, blue, nir = torch.split(values, 1, 1)
+        there = torch.cat([torch.ones_like(values[:, :3]), infrared], 1)
+        bands, logarithms = self.channels(values)
+        ratios = [
+            self._difference(nir, red) * infrared,
+            self._difference(green, red),
+            self._difference(green, nir) * infrared,
+            self._difference(blue, red),
+        ]
+        return torch.cat([bands * there, logarithms * there, *ratios, infrared, stretched], 1)
+
+    def decode(self, scaled: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return values clamped to 0..1, where infrared is present (1 or 0), and which pixels are stretched."""
+        raise NotImplementedError
+
+    def channels(self, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Return bands and logarithms, both brought to about -1..1."""
+        raise NotImplementedError
+
+    def _difference(self, first: Tensor, second: Tensor) -> Tensor:
+        return (first - second) / (first + second + self.DARK)
+
+
+class ReflectanceFront(SpectralFront):
+    """Of reflectance x 10000, or of values stretched to the percentiles of a scene, which are taken for it roughly."""
+
+    DARK = 0.02
+    STRETCHED_ABOVE, STRETCHED_FROM = 1.5, 2.0
+    """Scaled values: the least mean of the colours of a stretched pixel, and that of the 2nd percentile."""
+    TYPICAL = (0.03, 0.22)
+    """Typical reflectance of the 2nd percentile of a scene, and the span to the 98th."""
+
+    def decode(self, scaled: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """As in the base class."""
+        infrared = (scaled[:, 3:] > -1.0).to(scaled.dtype)
+        stretched = (scaled[:, :3].mean(1, keepdim=True) > self.STRETCHED_ABOVE).to(scaled.dtype)
+        low, span = self.TYPICAL
+        values = scaled + stretched * (low + span * (scaled - self.STRETCHED_FROM) - scaled)
+        return values.clamp(0.0, 1.0), infrared, stretched
+
+    def channels(self, values: Tensor) -> tuple[Tensor, Tensor]:
+        """As in the base class."""
+        return 4.0 * values - 0.5, torch.log(values + self.DARK) + 2.5
+
+
+class CameraFront(SpectralFront):
+    """Of 8-bit values of a camera, taken as they are."""
+
+    DARK = 0.05
+
+    def decode(self, scaled: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """As in the base class."""
+        infrared = (scaled[:, 3:] > 0.0).to(scaled.dtype)
+        return scaled.clamp(0.0, 1.0), infrared, torch.zeros_like(infrared)
+
+    def channels(self, values: Tensor) -> tuple[Tensor, Tensor]:
+        """As in the base class."""
+        return 2.0 * values - 1.0, torch.log(values + 0.1) + 1.2
 
 
 def conv_norm_relu(

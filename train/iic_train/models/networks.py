@@ -22,6 +22,7 @@ from iic_geotools.errors import UsageError
 from iic_train.models.bank import Bank
 from iic_train.models.context import Context, PixelContext
 from iic_train.models.geometry import Geometry, chain_geometry
+from iic_train.models.land_cover import SQUARES, LandCover
 from iic_train.models.layers import BasicBlock, Front, conv_norm_relu
 from iic_train.models.registry import Family, HeadName, NetworkConfig
 
@@ -46,6 +47,9 @@ class Network(nn.Module):
             features = self.trunk.out_channels
         elif config.family == "pixel-context":
             self.trunk = PixelContext(self.front.out_channels, config.widths, config.smoothed)
+            features = self.trunk.out_channels
+        elif config.family == "land-cover":
+            self.trunk = LandCover(self.front.out_channels, config.widths, SQUARES[config.beside])
             features = self.trunk.out_channels
         else:
             self.trunk, features = _TRUNKS[config.family](self.front.out_channels, config.widths)
@@ -160,7 +164,9 @@ class Network(nn.Module):
     def _geometry(self) -> Geometry:
         trunk = self.trunk
         alone = (
-            trunk.geometry() if isinstance(trunk, Context | PixelContext | Bank) else chain_geometry(trunk)
+            trunk.geometry()
+            if isinstance(trunk, Context | PixelContext | LandCover | Bank)
+            else chain_geometry(trunk)
         )
         return alone.widened(self.front.reach)
 

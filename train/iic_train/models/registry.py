@@ -6,12 +6,17 @@ from typing import Any, Literal
 
 from iic_geotools.errors import ModelError, UsageError
 
-Family = Literal["resnet", "vgg", "segmentation", "local", "context", "pixel-context", "bank"]
-DENSE: tuple[Family, ...] = ("segmentation", "local", "context", "pixel-context", "bank")
+Family = Literal["resnet", "vgg", "segmentation", "local", "context", "pixel-context", "land-cover", "bank"]
+DENSE: tuple[Family, ...] = ("segmentation", "local", "context", "pixel-context", "land-cover", "bank")
 """Families of networks that label pixels."""
-Beside = Literal["none", "log", "ratios"]
+Beside = Literal["none", "log", "ratios", "reflectance", "camera"]
 """What a network takes in addition to the bands, computed from each pixel alone: nothing, the logarithm of each band,
-or normalised differences of bands."""
+normalised differences of bands, or what the land-cover models take of reflectance or of camera images, in which the
+infrared band may be missing."""
+MISSING_REFLECTANCE, MISSING_CAMERA = -32768.0, 0.0
+"""Raw values of an infrared band that is missing."""
+STRETCH = (20000.0, 30000.0)
+"""Raw values of the 2nd and 98th percentile of a scene whose values have no unit: far beyond any reflectance."""
 HeadName = Literal["a", "b"]
 """Head A is the auxiliary overclustering head, head B the main one."""
 
@@ -109,10 +114,25 @@ class NetworkConfig:
             raise UsageError(
                 f"Network {self.name} has no path that sees one pixel, which `smoothed` averages."
             )
+        if (self.family == "land-cover") != (self.beside in ("reflectance", "camera")):
+            raise UsageError(
+                "A land-cover network takes `beside` reflectance or camera, and no other network does."
+            )
         if self.beside != "none" and self.sobel:
             raise UsageError("`sobel` and `beside` both add to the bands: choose one of them.")
         if min(self.clusters_b, 2 if self.clusters_a is None else self.clusters_a) < 2 or self.sub_heads < 1:
             raise UsageError("A head needs at least two clusters and one sub-head.")
+
+    @property
+    def optional(self) -> dict[int, float]:
+        """The channels that may be missing, by position, each with the raw value that says so."""
+        missing = {"reflectance": MISSING_REFLECTANCE, "camera": MISSING_CAMERA}.get(self.beside)
+        return {} if missing is None else {self.channels.index("nir"): missing}
+
+    @property
+    def stretch(self) -> tuple[float, float] | None:
+        """Raw values that stand for the percentiles of a scene whose values have no unit; None if there are none."""
+        return STRETCH if self.beside == "reflectance" else None
 
     @property
     def dense(self) -> bool:

@@ -1,0 +1,156 @@
+"""The trunk of the bundled land-cover models: a pixel among statistics of its surroundings, and an encoder-decoder.
+
+The local path is a small perceptron on a pixel's own channels and on means and standard deviations of squares around
+it. It has few weights and no notion of shape, so it carries over to sensors and places that it has not seen. The
+context path, an encoder-decoder, recognises shapes. Each path alone predicts the classes; logits are their mean.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from iic_train.models.context import Context
+from iic_train.models.geometry import Geometry
+
+LOCAL_LAYERS = 2
+"""Number of layers of the local path; the first widths of a `land-cover` network are theirs."""
+NARROW = 8
+"""Number of features of the context path."""
+STATISTICS = slice(4, 10)
+"""Channels that statistics are computed of: logarithms of the bands and two normalised differences."""
+Squares = tuple[tuple[int, tuple[int, ...]], ...]
+"""Squares as (level, sides): sides in cells of 2^level pixels."""
+SQUARES: dict[str, Squares] = {
+    "reflectance": ((1, (3,)), (2, (7,))),
+    # Texture of about 1 to 50 pixels: without infrared it is what tells dark woods from water.
+    "camera": ((1, (3, 7)), (2, (7,)), (3, (7,))),
+}
+"""Squares of the networks for reflectance and for cameras."""
+LEAST_VARIANCE = 1e-4
+DEVIATION_SCALE = 4.0
+"""Brings standard deviations to the range of the other channels."""
+
+
+def local_statistics(channels: Tensor, level: int, sides: Sequence[int]) -> Tensor:
+    """Return means and standard deviations of squares, on a grid of cells of 2^level pixels.
+
+    Args:
+        channels: `[N, C, H, W]`; pixels outside the image do not count.
+        level: Cells have a side of 2^level pixels.
+        sides: Sides of the squares in cells, odd numbers.
+
+    Returns:
+        `[N, 2 * C * len(sides), ceil(H / 2^level), ceil(W / 2^level)]`.
+    """
+    values = channels.float()  # squares need more precision than half floats have
+    squares = values * values
+    for _ in range(level):
+        values, squares = (F.avg_pool2d(x, 2, ceil_mode=True) for x in (values, squares))
+    statistics = []
+    for side in sides:
+        mean, power = (
+            F.avg_pool2d(x, side, 1, side // 2, count_include_pad=False) for x in (values, squares)
+        )
+        variance = (power - mean * mean).clamp_min(0.0)
+        statistics += [mean, DEVIATION_SCALE * torch.sqrt(variance + LEAST_VARIANCE)]
+    return torch.cat(statistics, 1).to(channels.dtype)
+
+
+def upsampled(cells: Tensor, level: int, like: Tensor) -> Tensor:
+    """Upsample by exactly 2^level, and crop to the height and width of another tensor."""
+    fine = F.interpolate(cells, scale_factor=float(2**level), mode="bilinear", align_corners=False)
+    return fine[..., : like.shape[-2], : like.shape[-1]]
+
+
+class LocalPath(nn.Module):
+    """A perceptron on each pixel's channels and the statistics of squares around it.
+
+    Args:
+        channels: Number of input channels.
+        widths: Number of channels of its two layers.
+        squares: The squares around a pixel whose statistics it sees.
+    """
+
+    def __init__(self, channels: int, widths: Sequence[int], squares: Squares) -> None:
+        super().__init__()
+        first, second = widths
+        self.squares = squares
+        described = STATISTICS.stop - STATISTICS.start
+        self.own = nn.Conv2d(channels, first, 1)
+        # On the coarse grid, before upsampling: linear operations commute, and there it costs a quarter.
+        self.around = nn.ModuleList(
+            nn.Conv2d(2 * described * len(sides), first, 1, bias=False) for _, sides in squares
+        )
+        self.mix = nn.Conv2d(first, second, 1)
+        self.out_channels = second
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return features `[N, out_channels, H, W]`."""
+        hidden = self.own(x)
+        for (level, sides), project in zip(self.squares, self.around, strict=True):
+            hidden = hidden + upsampled(project(local_statistics(x[:, STATISTICS], level, sides)), level, x)
+        return F.relu(self.mix(F.relu(hidden)))
+
+    def inputs(self, x: Tensor) -> Tensor:
+        """Return everything that the perceptron sees of each pixel, `[N, inputs, H, W]`, to fit it on samples."""
+        around = (
+            upsampled(local_statistics(x[:, STATISTICS], level, sides), level, x)
+            for level, sides in self.squares
+        )
+        return torch.cat([x, *around], 1)
+
+    @torch.no_grad()
+    def load_perceptron(self, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> None:
+        """Take over the two layers of a perceptron that was fitted on `inputs`."""
+        kernels = [next(layer.parameters()) for layer in (self.own, *self.around)]
+        parts = torch.split(weights[0], [kernel.shape[1] for kernel in kernels], 1)
+        for kernel, part in zip(kernels, parts, strict=True):
+            kernel.copy_(part[..., None, None])
+        self.own.bias.copy_(biases[0])  # type: ignore[union-attr]
+        self.mix.weight.copy_(weights[1][..., None, None])
+        self.mix.bias.copy_(biases[1])  # type: ignore[union-attr]
+
+
+class LandCover(nn.Module):
+    """Features of the local path, followed by those of the context path if there is one.
+
+    Args:
+        channels: Number of input channels.
+        widths: Number of channels of the two layers of the local path, and then of each level of the context, of which
+            the first may be 0; no further numbers leave the context out.
+        squares: The squares around a pixel whose statistics the local path sees.
+    """
+
+    def __init__(self, channels: int, widths: Sequence[int], squares: Squares) -> None:
+        super().__init__()
+        self.local = LocalPath(channels, widths[:LOCAL_LAYERS], squares)
+        around = widths[LOCAL_LAYERS:]
+        self.context = Context(channels, around, NARROW) if around else None
+        self.local_features = self.local.out_channels
+        self.out_channels = self.local_features + (NARROW if around else 0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return features `[N, out_channels, H, W]`."""
+        local: Tensor = self.local(x)
+        return local if self.context is None else torch.cat([local, self.context(x)], 1)
+
+    def geometry(self) -> Geometry:
+        """Return the grids of both paths and how far they see."""
+        # Half a square, a cell of upsampling, and the pixels of a cell that does not start at a block.
+        squares = self.local.squares
+        reach = max(2**level * (max(sides) // 2 + 2) for level, sides in squares)
+        stride = max(2**level for level, _ in squares)
+        local = Geometry(1, stride, 2 * reach + 1, before=reach, after=reach)
+        if self.context is None:
+            return local
+        context = self.context.geometry()
+        return replace(
+            context,
+            stride=max(stride, context.stride),
+            receptive_field=max(local.receptive_field, context.receptive_field),
+            before=max(reach, context.before),
+            after=max(reach, context.after),
+        )
