@@ -86,16 +86,14 @@ demo-train: $(VENV)/installed
 		--polygons demo-train/map.gpkg --stats demo-train/areas.csv --preview demo-train/preview.png
 	@echo "In demo-train/: map.tif, map.gpkg, areas.csv, preview.png, model.onnx; the training report: runs/example/report.html"
 
-# Your own classes by a few clicks on the example scene (docs/own-scene.md): train without a label, export, name, map, assess.
-demo-clicks: $(VENV)/installed
-	mkdir -p demo-clicks && rm -rf demo-clicks/runs
-	$(BIN)/iic-train rasters examples/scene.tif --classes 12 --runs demo-clicks/runs --name example
-	$(BIN)/iic-export demo-clicks/runs/example -o demo-clicks/model.onnx --overwrite
-	$(BIN)/iic-model name demo-clicks/model.onnx --labels examples/clicks.geojson --scene examples/scene.tif \
+# Your own classes by a few clicks on the example scene (docs/own-scene.md): name, map, assess. Without PyTorch.
+demo-clicks: $(RUNTIME)/installed
+	mkdir -p demo-clicks
+	$(RUNTIME)/bin/iic-model name --labels examples/clicks.geojson --scene examples/scene.tif \
 		-o demo-clicks/named.onnx --suggest demo-clicks/places.gpkg --overwrite
-	$(BIN)/iic-segment-raster examples/scene.tif demo-clicks/map.tif --model demo-clicks/named.onnx --overwrite \
+	$(RUNTIME)/bin/iic-segment-raster examples/scene.tif demo-clicks/map.tif --model demo-clicks/named.onnx --overwrite \
 		--preview demo-clicks/preview.png
-	$(BIN)/iic-map assess demo-clicks/map.tif examples/samples.geojson --report demo-clicks/report.html --overwrite
+	$(RUNTIME)/bin/iic-map assess demo-clicks/map.tif examples/samples.geojson --report demo-clicks/report.html --overwrite
 	@echo "In demo-clicks/: map.tif, preview.png, report.html, named.onnx; places.gpkg: where to click next"
 
 # The studio on the example scene: teach a map with clicks in the browser. Ctrl-C ends it; what was taught is in demo-studio/.

@@ -4,9 +4,9 @@
 
 FOLDER holds `flair/zone1_rgbir.tif` and the like with `*_label.tif` beside them (see `SCENES`). Every method gets the
 same pixels and the same clicks, drawn inside areas of one class; accuracy and mean IoU are over a sample of all other
-labelled pixels. `ours` is the product as it is installed: `iic-train rasters` with its defaults, `iic-export`,
-`iic-model name`, `iic-segment-raster`. Trained models are kept beside the results, which are appended line by line: a
-run that was interrupted resumes. Each method runs in a process of its own, whose peak memory is recorded.
+labelled pixels. `ours` is the product as it is installed: `iic-model name` without a model,
+`iic-segment-raster`; bundled models have learnt from some of these sources. Results are appended line by line: a run
+that was interrupted resumes. Each method runs in a process of its own, whose peak memory is recorded.
 """
 
 import argparse
@@ -242,17 +242,16 @@ def network(scene: LabelledScene) -> Predict:
 
 
 def ours(scene: LabelledScene) -> Predict:
-    """The product: a model trained on the scene without labels, named by the clicks."""
+    """The product: clicks fitted on features of the scene and of the bundled model that suits it."""
     from iic_runtime import name_model, segment_raster
 
-    image, model = scene.folder / "scene.tif", scene.folder / "model.onnx"
-    if not model.exists():
-        pretrain(scene, image, model)
+    image = scene.folder / "scene.tif"
+    write_scene(scene, image)
 
     def predict(rows: Ints, columns: Ints, classes: Ints, seed: int) -> Ints:
         clicks, named, made = (scene.folder / name for name in ("clicks.gpkg", "named.onnx", "map.tif"))
         write_clicks(clicks, scene.pixel, rows, columns, classes)
-        name_model(model, clicks, image, named, overwrite=True)
+        name_model(None, clicks, image, named, overwrite=True)
         segment_raster(image, made, named, overwrite=True)
         with rasterio.open(made) as dataset:
             labels = dataset.read(1)
@@ -264,23 +263,14 @@ def ours(scene: LabelledScene) -> Predict:
     return predict
 
 
-def pretrain(scene: LabelledScene, image: Path, model: Path) -> None:
-    """Train on the scene with the defaults and export; what it took is written beside the model."""
-    from iic_export import export
-    from iic_train import train_rasters
-
+def write_scene(scene: LabelledScene, image: Path) -> None:
+    """Write a scene as an analyst would have it: named bands, a CRS, its pixel size."""
     bands, height, width = scene.values.shape
     profile = {"driver": "GTiff", "count": bands, "height": height, "width": width, "crs": CRS}
     place = from_origin(WEST, NORTH, scene.pixel, scene.pixel)
     with rasterio.open(image, "w", dtype=scene.values.dtype, transform=place, **profile) as dataset:
         dataset.write(scene.values)
         dataset.descriptions = ("red", "green", "blue", "nir")
-    begun = time.perf_counter()
-    run = train_rasters([str(image)], 2 * scene.classes, runs=scene.folder / "runs")
-    seconds = time.perf_counter() - begun
-    export(run.path, model)
-    facts = {"seconds": seconds, "megabytes": peak_megabytes(), "megapixels": scene.truth.size / 1e6}
-    (scene.folder / "pretraining.json").write_text(json.dumps(facts))
 
 
 def write_clicks(path: Path, pixel: float, rows: Ints, columns: Ints, classes: Ints) -> None:
