@@ -67,7 +67,7 @@ lowest:
 # From nothing to a map in about a minute, without PyTorch. The results are in demo/.
 demo: $(RUNTIME)/installed
 	mkdir -p demo
-	$(RUNTIME)/bin/iic-segment-raster examples/sentinel2.tif demo/map.tif --overwrite \
+	$(RUNTIME)/bin/iic-segment-raster examples/sentinel2.tif demo/map.tif --overwrite --majority 1 --sieve 2000 \
 		--polygons demo/map.gpkg --stats demo/areas.csv --preview demo/preview.png --web demo/map.html
 	@column -s, -t demo/areas.csv 2>/dev/null || cat demo/areas.csv
 	@echo "In demo/: map.html (open it in a browser), map.tif (opens in QGIS with its classes), map.gpkg (polygons), areas.csv, preview.png"
