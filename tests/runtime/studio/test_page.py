@@ -36,6 +36,7 @@ def studio(tmp_path: Path, browser: Browser) -> Iterator[Studio]:
         browser.requests.clear()
         browser.open(running.address, *SIZE)
         yield running
+        browser.call("Page.navigate", url="about:blank")  # the page would go on asking a studio that has ended
 
 
 def count(browser: Browser) -> int:
