@@ -1,11 +1,11 @@
-"""`iic-scenes search`."""
+"""`iic-scenes search` and `iic-scenes look`."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from iic_geotools.cli import App, Shell, Version
+from iic_geotools.cli import App, AsJson, Shell, Version, as_options
 from iic_geotools.options import SearchSettings
 
 app = App(no_args_is_help=True)
@@ -14,7 +14,7 @@ main = app
 
 @app.callback()
 def iic_scenes(version: Version = False) -> None:
-    """Find scenes in catalogues."""
+    """Find scenes in catalogues, and see how one is understood."""
 
 
 @app.command()
@@ -43,3 +43,36 @@ def search(
         for scene in scenes:
             typer.echo(scene.sentence())
         typer.echo(f"{out}: scenes listed: {len(scenes)}")
+
+
+@app.command("look")
+def look_at(
+    scene: Annotated[
+        str, typer.Argument(help="The scene, as iic-segment-raster takes it.", show_default=False)
+    ],
+    shell: Shell,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model", "-m", metavar="FILE", help="The model that would map it.", show_default=False
+        ),
+    ] = None,
+    sheet: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Write the scene in true colour and infrared, .png.", show_default=False
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Tell what is understood of a scene: bands, values, resolution, masks, and the model that would be taken."""
+    import json
+
+    from iic_runtime.raster.look import look
+
+    result = look(scene, model, sheet)
+    if as_json:
+        typer.echo(json.dumps(result.to_dict(), ensure_ascii=False))
+    else:
+        for line in result.lines():
+            typer.echo(as_options(line))

@@ -1,0 +1,220 @@
+"""What is understood of a scene before any map: bands, values, resolution, masks, and the model that would be taken."""
+
+import logging
+import math
+import warnings
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import rasterio
+from rasterio.windows import Window
+
+from iic_geotools.errors import AssumptionWarning, IICError
+from iic_geotools.gdal import network_options
+from iic_geotools.scene.info import SceneInfo, open_raster
+from iic_geotools.scene.likelihood import Likelihood
+from iic_geotools.scene.listing import find_scene
+from iic_geotools.scene.products import find_product
+from iic_geotools.scene.scene import SceneSource, value_sample
+from iic_geotools.scene.sensors import COLOURS, pick
+from iic_geotools.settings import PathLike
+from iic_runtime.model.card import Card
+from iic_runtime.model.select import Model, ModelSelector, ground_resolution
+from iic_runtime.raster.model_input import choose_reading
+
+_LOG = logging.getLogger(__name__)
+SHEET = 480
+"""The longest side in pixels of a picture on the contact sheet."""
+FOREIGN = 0.25
+"""Share of spectra that the models have seen nothing like, from which a scene is called foreign."""
+
+
+@dataclass(frozen=True)
+class Band:
+    """A band of a scene.
+
+    Attributes:
+        number: Its number, counted from 1.
+        description: What the file calls it.
+        name: What it is taken for: "red", "nir", ...
+        model_band: The model's band that it is read as, if it is read.
+    """
+
+    number: int
+    description: str | None
+    name: str | None
+    model_band: str | None
+
+
+@dataclass(frozen=True)
+class Look:
+    """What is understood of a scene.
+
+    Attributes:
+        title: What the scene is called.
+        width: Number of its columns.
+        height: Number of its rows.
+        dtype: Data type of its first band.
+        metres: Side of its pixels in metres; None if it is unknown.
+        nodata: Its nodata value.
+        masked: Whether a mask or alpha band says where there is data.
+        cloud_mask: The cloud mask that comes with it, if one does.
+        bands: Its bands.
+        bands_by: How its bands are known.
+        model: The model that would map it.
+        notes: What is understood and assumed, in sentences.
+        question: What must be answered before it can be mapped, if anything.
+        novelty: Share of its spectra that are unlike those of the world; None for models that take other values.
+    """
+
+    title: str
+    width: int
+    height: int
+    dtype: str
+    metres: float | None
+    nodata: float | None
+    masked: bool
+    cloud_mask: str | None
+    bands: tuple[Band, ...]
+    bands_by: str
+    model: str
+    notes: tuple[str, ...]
+    question: str | None
+    novelty: float | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all of it as JSON can hold it."""
+        content = asdict(self)
+        if self.nodata is not None and not math.isfinite(self.nodata):
+            content["nodata"] = str(self.nodata)
+        return content
+
+    def lines(self) -> list[str]:
+        """Return all of it in sentences."""
+        size = "unknown size" if self.metres is None else f"{self.metres:.3g} m"
+        masks = ["a mask"] if self.masked else []
+        masks += [] if self.nodata is None else [f"nodata {self.nodata:g}"]
+        lines = [
+            f"{self.title}: {self.width} x {self.height} px of {size}, {len(self.bands)} bands of {self.dtype}, "
+            f"{' and '.join(masks) or 'no mask and no nodata value'}",
+        ]
+        for band in self.bands:
+            read = "" if band.model_band is None else f", read as {band.model_band}"
+            lines.append(f"  {band.number} {band.description or 'unnamed'}: {band.name or 'unknown'}{read}")
+        lines.append(f"Bands known by {self.bands_by}. Model: {self.model}.")
+        lines += self.notes
+        if self.cloud_mask:
+            lines.append(f"Cloud mask: {self.cloud_mask}; `mask` auto applies it.")
+        if self.novelty is not None:
+            foreign = ": foreign to the model, label some points" if self.novelty > FOREIGN else ""
+            lines.append(
+                f"{100 * self.novelty:.0f} % of the spectra are unlike those that the models know{foreign}."
+            )
+        if self.question:
+            lines.append(f"Question: {self.question}")
+        return lines
+
+
+def look(scene: PathLike, model: Model | None = None, sheet: PathLike | None = None) -> Look:
+    """Tell what is understood of a scene before any map is made.
+
+    Args:
+        scene: The scene, as in `segment_raster`.
+        model: The model that would map it; by default the one that `segment_raster` would take.
+        sheet: Also write a contact sheet to this file, .png: true colour and infrared, as the bands are understood.
+
+    Raises:
+        IICError: The scene or the model cannot be opened.
+    """
+    info = find_scene(scene)
+    product = find_product(str(scene))
+    source: SceneSource | None = None
+    question: str | None = None
+    with rasterio.Env(**network_options(info.path)), warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always", AssumptionWarning)
+        card = ModelSelector(model).for_scene(info).card
+        try:
+            source = choose_reading(info, card, match_gsd=False)
+        except IICError as error:
+            question = str(error)
+        said = [str(entry.message) for entry in told if issubclass(entry.category, AssumptionWarning)]
+        notes = tuple(dict.fromkeys([*said, *(source.notes if source else ())]))
+        read = {} if source is None else _read_bands(card, source)
+        if sheet is not None:
+            _write_sheet(info, read, Path(sheet))
+        mask = product.mask if product else None
+        return Look(
+            title=info.title,
+            width=info.grid.width,
+            height=info.grid.height,
+            dtype=info.dtypes[0],
+            metres=ground_resolution(info.grid),
+            nodata=info.nodata,
+            masked=info.has_mask(tuple(read.values()) or (1,)),
+            cloud_mask=mask.path if mask else None,
+            bands=_list_bands(info, read),
+            bands_by=info.bands.reason,
+            model=card.name,
+            notes=notes,
+            question=question,
+            novelty=None if source is None else _novelty(info, card, source),
+        )
+
+
+def _read_bands(card: Card, source: SceneSource) -> dict[str, int]:
+    names = (card.bands[position] for position in source.positions)
+    return dict(zip(names, source.bidx, strict=True))
+
+
+def _list_bands(info: SceneInfo, read: dict[str, int]) -> tuple[Band, ...]:
+    by_number = {number: name for name, number in read.items()}
+    names = info.bands.certain
+    return tuple(
+        Band(number, description, names[number - 1] or by_number.get(number), by_number.get(number))
+        for number, description in enumerate(info.descriptions, 1)
+    )
+
+
+def _novelty(info: SceneInfo, card: Card, source: SceneSource) -> float | None:
+    """Return the share of spectra that are less probable than if all were equally likely."""
+    names = [card.bands[position] for position in source.positions]
+    known = [row for row, name in enumerate(names) if name in COLOURS]
+    targets = card.range_of(names)
+    if card.values != "reflectance" or len(known) < 3:
+        return None
+    if source.rescale is not None and source.rescale.targets != targets:
+        return None  # stretched: the values have no unit
+    values = value_sample(source, info, skip_empty=True)
+    if not values.size:
+        return None
+    if source.rescale is not None:
+        values = source.rescale.apply(values[:, None], "float32")[:, 0]
+    low, high = np.array(targets).T[:, :, None]
+    spectra = ((values - low) / (high - low))[known].T.astype(np.float64)
+    likelihood = Likelihood([names[row] for row in known])
+    return float((likelihood.novelty(spectra) < -len(known) * math.log(1.6)).mean())
+
+
+def _write_sheet(info: SceneInfo, read: dict[str, int], out: Path) -> None:
+    """Draw the scene in true colour and in infrared next to each other, as far as it has these bands."""
+    from PIL import Image
+
+    from iic_geotools.files import replacement
+    from iic_geotools.products.pictures import scene_picture
+
+    names = info.bands.readings[0]
+    bands = {name: read.get(name) or (pick(names, name) or (0,))[0] for name in COLOURS}
+    composites = [
+        tuple(bands[name] for name in order) for order in (("red", "green", "blue"), ("nir", "red", "green"))
+    ]
+    shown = [order for order in composites if all(order)] or [(1, 1, 1)]
+    width, height = info.grid.width, info.grid.height
+    shrink = min(1.0, SHEET / max(width, height))
+    size = max(1, round(width * shrink)), max(1, round(height * shrink))
+    with open_raster(info.path, info.name) as dataset:
+        window = Window(0, 0, width, height)
+        pictures = [scene_picture(dataset, window, size, order) for order in shown]
+    with replacement(out) as temporary:
+        Image.fromarray(np.concatenate(pictures, axis=1)).save(temporary, format="PNG")
