@@ -118,7 +118,7 @@ class Look:
 
 
 def look(scene: PathLike, model: Model | None = None, sheet: PathLike | None = None) -> Look:
-    """Tell what is understood of a scene before any map is made.
+    """Report what is understood of a scene before any map is made.
 
     Args:
         scene: The scene, as in `segment_raster`.
@@ -140,7 +140,9 @@ def look(scene: PathLike, model: Model | None = None, sheet: PathLike | None = N
         except IICError as error:
             question = str(error)
         said = [str(entry.message) for entry in told if issubclass(entry.category, AssumptionWarning)]
-        notes = tuple(dict.fromkeys([*said, *(source.notes if source else ())]))
+        known = source.notes if source else ()
+        # Warnings name the scene, notes do not.
+        notes = (*known, *(text for text in said if text.replace(info.title, "the scene", 1) not in known))
         read = {} if source is None else _read_bands(card, source)
         if sheet is not None:
             _write_sheet(info, read, Path(sheet))

@@ -36,7 +36,9 @@ def studio(tmp_path: Path, browser: Browser) -> Iterator[Studio]:
         browser.requests.clear()
         browser.open(running.address, *SIZE)
         yield running
-        browser.call("Page.navigate", url="about:blank")  # the page would go on asking a studio that has ended
+        browser.call(
+            "Page.navigate", url="about:blank"
+        )  # the page would go on asking a studio that has ended
 
 
 def count(browser: Browser) -> int:
