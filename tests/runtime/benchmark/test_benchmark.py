@@ -52,7 +52,7 @@ def test_the_figures_as_json(model: Path) -> None:
 
 
 def test_what_cannot_be_run_is_told_and_nothing_is_best(make_scene: MakeScene, model: Path) -> None:
-    scene = make_scene(landscape(40, 40), descriptions=None)
+    scene = make_scene(landscape(40, 40)[:2], descriptions=("red", "green"))
     result = benchmark_model(model, scene, seconds=0.05)
     assert result.best is None
     assert result.whole_map is None
