@@ -19,7 +19,7 @@ MIB, GIB = 1 << 20, 1 << 30
 @pytest.fixture
 def card() -> Card:
     """A network that looks far (64 px) and takes much memory."""
-    return find_model("aerial").card
+    return replace(find_model("aerial").card, halo=64, stride=16, memory_per_pixel=384)
 
 
 def set_machine(monkeypatch: pytest.MonkeyPatch, cores: int, memory: int | None) -> None:

@@ -59,10 +59,10 @@ def local_statistics(channels: Tensor, level: int, sides: Sequence[int]) -> Tens
     return torch.cat(statistics, 1).to(channels.dtype)
 
 
-def upsampled(cells: Tensor, level: int, like: Tensor) -> Tensor:
-    """Upsample by exactly 2^level, and crop to the height and width of another tensor."""
-    fine = F.interpolate(cells, scale_factor=float(2**level), mode="bilinear", align_corners=False)
-    return fine[..., : like.shape[-2], : like.shape[-1]]
+def doubled(cells: Tensor, height: int, width: int) -> Tensor:
+    """Upsample by exactly two, and crop."""
+    fine = F.interpolate(cells, scale_factor=2.0, mode="bilinear", align_corners=False)
+    return fine[..., :height, :width]
 
 
 class LocalPath(nn.Module):
@@ -89,18 +89,38 @@ class LocalPath(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return features `[N, out_channels, H, W]`."""
-        hidden = self.own(x)
-        for (level, sides), project in zip(self.squares, self.around, strict=True):
-            hidden = hidden + upsampled(project(local_statistics(x[:, STATISTICS], level, sides)), level, x)
-        return F.relu(self.mix(F.relu(hidden)))
+        statistics = [
+            project(local_statistics(x[:, STATISTICS], level, sides))
+            for (level, sides), project in zip(self.squares, self.around, strict=True)
+        ]
+        return F.relu(self.mix(F.relu(self.own(x) + self._on_pixels(statistics, x))))
+
+    def _on_pixels(self, statistics: Sequence[Tensor], x: Tensor) -> Tensor:
+        """Return the sum of what was computed on the grids of the squares, on the grid of the pixels.
+
+        From the coarsest grid to the next finer one and so on: only the last step, the dearest, is on all pixels.
+        """
+        by_level = {level: part for (level, _), part in zip(self.squares, statistics, strict=True)}
+        height, width = x.shape[-2:]
+        total: Tensor | None = None
+        for level in range(max(by_level), -1, -1):
+            if total is not None:
+                total = doubled(total, -(-height // 2**level), -(-width // 2**level))
+            part = by_level.get(level)
+            total = part if total is None else total if part is None else total + part
+        assert total is not None
+        return total
 
     def inputs(self, x: Tensor) -> Tensor:
         """Return everything that the perceptron sees of each pixel, `[N, inputs, H, W]`, to fit it on samples."""
-        around = (
-            upsampled(local_statistics(x[:, STATISTICS], level, sides), level, x)
-            for level, sides in self.squares
-        )
-        return torch.cat([x, *around], 1)
+        parts = [x]
+        height, width = x.shape[-2:]
+        for level, sides in self.squares:
+            part = local_statistics(x[:, STATISTICS], level, sides)
+            for finer in range(level - 1, -1, -1):
+                part = doubled(part, -(-height // 2**finer), -(-width // 2**finer))
+            parts.append(part)
+        return torch.cat(parts, 1)
 
     @torch.no_grad()
     def load_perceptron(self, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> None:
@@ -139,9 +159,9 @@ class LandCover(nn.Module):
 
     def geometry(self) -> Geometry:
         """Return the grids of both paths and how far they see."""
-        # Half a square, a cell of upsampling, and the pixels of a cell that does not start at a block.
+        # Half a square, the pixels of a cell that does not start at a block, and at most two cells of upsampling.
         squares = self.local.squares
-        reach = max(2**level * (max(sides) // 2 + 2) for level, sides in squares)
+        reach = max(2**level * (max(sides) // 2 + 3) for level, sides in squares)
         stride = max(2**level for level, _ in squares)
         local = Geometry(1, stride, 2 * reach + 1, before=reach, after=reach)
         if self.context is None:

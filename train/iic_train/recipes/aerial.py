@@ -154,7 +154,7 @@ RECIPE = LearntRecipe(
         CHANNELS,
         len(CLASSES),
         family="land-cover",
-        widths=(64, 32, 0, 24, 48, 64, 96),
+        widths=(24, 16, 0, 24, 48, 64, 96),
         beside="camera",
         bias=True,
     ),

@@ -223,7 +223,7 @@ RECIPE = LearntRecipe(
         len(CLASSES),
         scale=(1e-4,) * 4,
         family="land-cover",
-        widths=(64, 48),
+        widths=(32, 24),
         beside="reflectance",
         bias=True,
     ),
