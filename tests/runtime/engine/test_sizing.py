@@ -61,7 +61,8 @@ def test_a_limit_decides_tile_and_lanes(monkeypatch: pytest.MonkeyPatch, card: C
 
 def test_large_tiles_are_for_networks_that_look_far(monkeypatch: pytest.MonkeyPatch) -> None:
     set_machine(monkeypatch, 2, 32 * GIB)
-    spec = choose_spec(find_model("satellite").card, EngineSettings(device="cpu"))
+    near = replace(find_model("satellite").card, halo=16, stride=4, memory_per_pixel=416)
+    spec = choose_spec(near, EngineSettings(device="cpu"))
     assert (spec.tile, spec.lanes) == (512, 2)
 
 
