@@ -279,7 +279,7 @@ def test_errors_are_shown_in_qgis(
     model: Path,
     tmp_path: Path,
 ) -> None:
-    scene = make_scene(landscape(60, 80), descriptions=None)
+    scene = make_scene(landscape(60, 80)[:2], descriptions=("green", "blue"))
     given = (f"INPUT={scene}", f"MODEL={model}", f"OUTPUT={tmp_path / 'map.tif'}")
     done = qgis("qgis_process.bin", "run", "iic:segmentraster", "--", *given)
     assert done.returncode != 0

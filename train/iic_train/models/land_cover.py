@@ -22,7 +22,7 @@ NARROW = 8
 STATISTICS = slice(4, 10)
 """Channels that statistics are computed of: logarithms of the bands and two normalised differences."""
 Squares = tuple[tuple[int, tuple[int, ...]], ...]
-"""Squares as (level, sides): sides in cells of 2^level pixels."""
+"""Squares as (level, sides), levels counted from 1: sides in cells of 2^level pixels."""
 SQUARES: dict[str, Squares] = {
     "reflectance": ((1, (3,)), (2, (7,))),
     # Texture of about 1 to 50 pixels: without infrared it is what tells dark woods from water.
@@ -59,10 +59,10 @@ def local_statistics(channels: Tensor, level: int, sides: Sequence[int]) -> Tens
     return torch.cat(statistics, 1).to(channels.dtype)
 
 
-def doubled(cells: Tensor, height: int, width: int) -> Tensor:
-    """Upsample by exactly two, and crop."""
+def doubled(cells: Tensor, like: Tensor) -> Tensor:
+    """Upsample by exactly two, and crop to the height and width of another tensor."""
     fine = F.interpolate(cells, scale_factor=2.0, mode="bilinear", align_corners=False)
-    return fine[..., :height, :width]
+    return fine[..., : like.shape[-2], : like.shape[-1]]
 
 
 class LocalPath(nn.Module):
@@ -100,26 +100,21 @@ class LocalPath(nn.Module):
 
         From the coarsest grid to the next finer one and so on: only the last step, the dearest, is on all pixels.
         """
-        by_level = {level: part for (level, _), part in zip(self.squares, statistics, strict=True)}
-        height, width = x.shape[-2:]
-        total: Tensor | None = None
-        for level in range(max(by_level), -1, -1):
-            if total is not None:
-                total = doubled(total, -(-height // 2**level), -(-width // 2**level))
-            part = by_level.get(level)
-            total = part if total is None else total if part is None else total + part
-        assert total is not None
+        total = statistics[-1]
+        for finer in (*statistics[-2::-1], x):
+            total = doubled(total, finer)
+            total = total if finer is x else total + finer
         return total
 
     def inputs(self, x: Tensor) -> Tensor:
         """Return everything that the perceptron sees of each pixel, `[N, inputs, H, W]`, to fit it on samples."""
+        grids = [x, *(local_statistics(x[:, STATISTICS], level, sides) for level, sides in self.squares)]
         parts = [x]
-        height, width = x.shape[-2:]
-        for level, sides in self.squares:
-            part = local_statistics(x[:, STATISTICS], level, sides)
-            for finer in range(level - 1, -1, -1):
-                part = doubled(part, -(-height // 2**finer), -(-width // 2**finer))
-            parts.append(part)
+        for level in range(1, len(grids)):
+            fine = grids[level]
+            for finer in grids[level - 1 :: -1]:
+                fine = doubled(fine, finer)
+            parts.append(fine)
         return torch.cat(parts, 1)
 
     @torch.no_grad()
