@@ -223,7 +223,7 @@ RECIPE = LearntRecipe(
         len(CLASSES),
         scale=(1e-4,) * 4,
         family="land-cover",
-        widths=(32, 24),
+        widths=(64, 48),
         beside="reflectance",
         bias=True,
     ),
