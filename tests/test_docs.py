@@ -49,6 +49,7 @@ FOREIGN_OPTIONS = {
         "--bundled",
         "--fold",
         "--only",
+        "--run",
         "--seeds",
         "--sparse",
         "--start",
