@@ -4,6 +4,11 @@ Each step (`majority`, `sieve`) is a function that gives the pixels of any recta
 applied to the whole map; it reads around the rectangle what it needs for that. So the result does not depend on tiles.
 The tiles of a step are files, and the next step reads them as one raster: memory holds one tile and what lies around
 it, whatever the size of the map.
+
+**Majority smoothing.** Each pixel takes the most common class of the square of 2 x radius + 1 pixels around it,
+clipped at the edge of the map. So tiles read with `radius` extra pixels give exactly what the whole map gives. Pixels
+without data stay so and are not counted. Of classes that are equally common the pixel keeps its own, or else takes
+the one with the lowest value.
 """
 
 import math
@@ -17,6 +22,7 @@ from typing import Any, Protocol
 from warnings import catch_warnings, simplefilter
 
 import numpy as np
+import numpy.typing as npt
 import rasterio
 from rasterio.enums import ColorInterp
 from rasterio.errors import NotGeoreferencedWarning, RasterioError
@@ -48,13 +54,14 @@ from iic_geotools.files import (
 from iic_geotools.gdal import gdal_errors
 from iic_geotools.geobox import GeoBox
 from iic_geotools.options import CleaningSettings, CreationSettings, WorkSettings
-from iic_geotools.products.majority import MAX_RADIUS, Majority
-from iic_geotools.products.patches import Bytes, Read
-from iic_geotools.products.sieve import Sieve
+from iic_geotools.products.sieve import Bytes, Read, Sieve
 from iic_geotools.progress import OnProgress, Progress, silent
 from iic_geotools.scene.info import cause, open_raster
 from iic_geotools.settings import PathLike, takes
 from iic_geotools.tiling import Rect
+
+MAX_RADIUS = 100
+"""Larger squares blur everything that a map shows, and their pixels no longer fit into 16 bits."""
 
 TILE = 1024
 """Side in pixels of the tiles that are cleaned at once."""
@@ -66,6 +73,51 @@ IN_MEMORY = 25_000_000
 Parts = list[tuple[Path, Rect]]
 """One-band GeoTIFF files of bytes, and the rectangle of the map that each of them covers."""
 Stage = Callable[[Read, Rect], Bytes]
+
+
+@dataclass(frozen=True)
+class Majority:
+    """Smooth a map by majority.
+
+    Attributes:
+        radius: Number of pixels that the square reaches in each direction.
+        whole: The rectangle of the whole map.
+    """
+
+    radius: int
+    whole: Rect
+
+    def __call__(self, read: Read, core: Rect) -> Bytes:
+        """The pixels of a rectangle of the map after smoothing the whole map."""
+        window = core.grow(self.radius).intersection(self.whole)
+        pixels = read(window)
+        place = core.relative_to(window).slices
+        own = pixels[place]
+        winner = np.zeros_like(own)
+        most, own_count = np.zeros(own.shape, np.uint16), np.zeros(own.shape, np.uint16)
+        for value in np.flatnonzero(np.bincount(pixels.ravel(), minlength=256)[:NODATA]).tolist():
+            count = _count(pixels == value, self.radius)[place]
+            np.copyto(winner, np.uint8(value), where=count > most)
+            np.maximum(most, count, out=most)
+            np.copyto(own_count, count, where=own == value)
+        return np.where((own_count == most) | (own == NODATA), own, winner)
+
+
+def _count(flags: npt.NDArray[np.bool_], radius: int) -> npt.NDArray[np.uint16]:
+    """The number of flags in the square around each pixel."""
+    return _count_along(_count_along(flags, radius, 0), radius, 1)
+
+
+def _count_along(values: npt.NDArray[Any], radius: int, axis: int) -> npt.NDArray[np.uint16]:
+    length = values.shape[axis]
+    shape = list(values.shape)
+    shape[axis] += 2 * radius + 1
+    sums = np.zeros(shape, np.uint16)
+    view = sums.swapaxes(0, axis)
+    # Sums may exceed 16 bits and begin at 0 again; their differences are right nevertheless.
+    np.cumsum(values.swapaxes(0, axis), 0, np.uint16, out=view[radius + 1 : radius + 1 + length])
+    view[radius + 1 + length :] = view[radius + length]
+    return (view[2 * radius + 1 :] - view[: -2 * radius - 1]).swapaxes(0, axis)
 
 
 class TileStore(Protocol):

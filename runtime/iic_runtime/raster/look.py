@@ -204,7 +204,7 @@ def _write_sheet(info: SceneInfo, read: dict[str, int], out: Path) -> None:
     from PIL import Image
 
     from iic_geotools.files import replacement
-    from iic_geotools.products.pictures import scene_picture
+    from iic_geotools.products.preview import scene_picture
 
     names = info.bands.readings[0]
     bands = {name: read.get(name) or (pick(names, name) or (0,))[0] for name in COLOURS}

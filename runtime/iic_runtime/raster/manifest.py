@@ -27,7 +27,7 @@ def fingerprint(plan: Plan) -> str:
     writing: list[Any] = [_cut(plan), dict(outputs.creation), products]
     if outputs.zones is not None:
         # Imported here because few runs need it and what it imports.
-        from iic_geotools.products.zone_files import zones_digest
+        from iic_geotools.products.zones import zones_digest
 
         writing.append(zones_digest(outputs.zones))
     return sha256(json.dumps([labels, writing], sort_keys=True).encode()).hexdigest()

@@ -102,7 +102,7 @@ class Outputs:
         if "stats" not in self.files:
             raise UsageError("`stats_by` applies only to `stats`: give both or neither.")
         # Imported here, as polygons above, because few runs need it and what it imports.
-        from iic_geotools.products.zone_files import check_zones
+        from iic_geotools.products.zones import check_zones
 
         check_zones(self.zones, grid)
 

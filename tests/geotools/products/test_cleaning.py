@@ -19,10 +19,8 @@ from iic_geotools.cli.map import app
 from iic_geotools.errors import OutputError, SceneError, UsageError
 from iic_geotools.geobox import GeoBox
 from iic_geotools.products import cleaning
-from iic_geotools.products.cleaning import Cleaning, clean_map
-from iic_geotools.products.majority import Majority
-from iic_geotools.products.patches import Read
-from iic_geotools.products.sieve import Sieve
+from iic_geotools.products.cleaning import Cleaning, Majority, clean_map
+from iic_geotools.products.sieve import Read, Sieve
 from iic_geotools.tiling import Rect
 
 CLASSES = make_classes(3)

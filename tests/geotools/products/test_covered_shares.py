@@ -6,7 +6,7 @@ import shapely
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from iic_geotools.products.covered_shares import covered_centres, covered_shares
+from iic_geotools.products.zones import covered_centres, covered_shares
 from iic_geotools.tiling import Rect
 
 WINDOW = Rect(-2, 3, 9, 11)

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 from support.maps import random_labels
 
 from iic_geotools.classmap.classes import NODATA
-from iic_geotools.products.majority import Majority
+from iic_geotools.products.cleaning import Majority
 from iic_geotools.tiling import Rect
 
 

@@ -21,7 +21,7 @@ from support.maps import LAMBERT, TRANSFORM, make_classes, random_labels, write_
 
 from iic_geotools.classmap.classes import NODATA
 from iic_geotools.errors import MissingPackageError, OutputError, SceneError, UsageError
-from iic_geotools.products import polygons, tracing
+from iic_geotools.products import polygons
 from iic_geotools.products.areas import class_areas
 from iic_geotools.products.polygons import polygonise
 
@@ -116,7 +116,7 @@ def test_small_regions_become_part_of_their_neighbours(tmp_path: Path) -> None:
 def test_simplified_polygons_have_neither_gaps_nor_overlaps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tracing, "TILE", 64)
+    monkeypatch.setattr(polygons, "TILE", 64)
     pixels = random_labels(150, 200, 3, patch=9)
     noise = np.random.default_rng(0).normal(size=(2, *pixels.shape)) * 2
     y, x = np.indices(pixels.shape) + np.rint(noise).astype(int)
@@ -138,7 +138,7 @@ def test_simplified_polygons_have_neither_gaps_nor_overlaps(
 
 
 def test_a_full_rectangle_keeps_four_corners(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tracing, "TILE", 16)
+    monkeypatch.setattr(polygons, "TILE", 16)
     path = write_map(tmp_path / "map.tif", np.ones((40, 50), np.uint8))
     polygonise(path, tmp_path / "simple.gpkg", CLASSES, simplify=5.0)
     (shape,) = read_polygons(tmp_path / "simple.gpkg")[1]
@@ -176,8 +176,8 @@ def test_geoparquet_without_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_noise_is_refused_with_advice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tracing, "MAX_CORNERS", 8000)
-    monkeypatch.setattr(tracing, "TILE", 64)
+    monkeypatch.setattr(polygons, "MAX_CORNERS", 8000)
+    monkeypatch.setattr(polygons, "TILE", 64)
     path = write_map(tmp_path / "map.tif", np.random.default_rng(0).integers(0, 2, (200, 200), np.uint8))
     with pytest.raises(SceneError, match=r"more than 8,000 corners.*`sieve`"):
         polygonise(path, tmp_path / "p.gpkg", CLASSES)
@@ -187,18 +187,18 @@ def test_noise_is_refused_with_advice(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_tiles_that_are_not_in_the_file_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tracing, "TILE", 64)
+    monkeypatch.setattr(polygons, "TILE", 64)
     pixels = np.full((640, 640), NODATA, np.uint8)
     pixels[300:330, 200:300] = 1
     path = write_map(tmp_path / "map.tif", pixels)
     windows: list[Window] = []
-    trace = tracing._trace
+    trace = polygons._trace
 
     def record(pixels: np.ndarray, window: Window, *others: Any) -> Any:
         windows.append(window)
         return trace(pixels, window, *others)
 
-    monkeypatch.setattr(tracing, "_trace", record)
+    monkeypatch.setattr(polygons, "_trace", record)
     polygonise(path, tmp_path / "polygons.fgb", CLASSES)
     assert len(windows) == 4
     assert read_polygons(tmp_path / "polygons.fgb")[4].tolist() == [750.0]

@@ -15,8 +15,7 @@ from iic_geotools.classmap.classes import NODATA
 from iic_geotools.ellipsoid import Ground
 from iic_geotools.geobox import GeoBox
 from iic_geotools.products import sieve
-from iic_geotools.products.patches import connect, scramble
-from iic_geotools.products.sieve import Sieve
+from iic_geotools.products.sieve import Sieve, connect, scramble
 from iic_geotools.tiling import Rect
 
 UTM, MERCATOR, DEGREES = CRS.from_epsg(32631), CRS.from_epsg(3857), CRS.from_epsg(4326)

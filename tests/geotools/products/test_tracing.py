@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from support.maps import random_labels, write_map
 
 from iic_geotools.classmap.classes import NODATA
-from iic_geotools.products import tracing
+from iic_geotools.products import polygons
 
 
 @settings(max_examples=40, deadline=None)
@@ -27,8 +27,8 @@ def test_regions_are_those_of_the_whole_map_however_it_is_cut(
     expected = {(shapely.normalize(shapely.geometry.shape(shape)), int(value)) for shape, value in whole}
     present = np.ones((-(-size[0] // 32), -(-size[1] // 32)), bool)
     with pytest.MonkeyPatch.context() as monkeypatch, rasterio.open(path) as dataset:
-        monkeypatch.setattr(tracing, "TILE", tile)
-        regions = list(tracing.trace_regions(dataset, present, (32, 32)))
+        monkeypatch.setattr(polygons, "TILE", tile)
+        regions = list(polygons.trace_regions(dataset, present, (32, 32)))
     assert len(regions) == len(expected)
     assert all(shape.is_valid for shape, _ in regions)
     assert {(shapely.normalize(shape), value) for shape, value in regions} == expected

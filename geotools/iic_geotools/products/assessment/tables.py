@@ -1,13 +1,21 @@
-"""An assessment as JSON, as CSV, and as lines for a terminal."""
+"""An assessment as JSON, as CSV, as lines for a terminal, and as one HTML file that loads nothing from elsewhere."""
 
 import csv
 import io
 import json
+from collections.abc import Sequence
+from html import escape
 from typing import Any
 
 from iic_geotools.products.areas import plain_cell
 from iic_geotools.products.assessment.accuracy import Estimate
 from iic_geotools.products.assessment.figures import Assessment, ClassFigures
+
+_CELL, _LABEL = 64, 170
+# Sizes of the chart of areas.
+_BAR, _CHART, _FIGURES = 46, 420, 210
+_RIGHT, _WRONG = "#1b7837", "#b2182b"
+_LONGEST_LABEL = 22
 
 
 def assessment_json(assessment: Assessment) -> str:
@@ -152,3 +160,231 @@ def with_margin(estimate: Estimate) -> str:
 def amount(value: float) -> str:
     """A number of hectares, with as many digits as are of use."""
     return f"{value:,.0f}" if value >= 1000 else f"{value:.1f}" if value >= 1 else f"{value:.3g}"
+
+
+def assessment_page(assessment: Assessment) -> str:
+    """Return the whole page as HTML."""
+    title = f"How good is {assessment.map.name}?"
+    sections = [
+        f"<header><h1>{escape(title)}</h1>{_result(assessment)}{_facts(assessment)}</header>",
+        _remarks(assessment.remarks),
+        _section("Confusion matrix", _MATRIX_TEXT + _matrix(assessment)),
+        _section("Classes", _table(class_rows(assessment), assessment.classes)),
+        _section("Areas", _areas(assessment)),
+        _section("How this was computed", _method(assessment)),
+    ]
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{escape(title)}</title><style>{_STYLE}</style></head>"
+        f"<body><main>{''.join(sections)}</main></body></html>\n"
+    )
+
+
+def _result(assessment: Assessment) -> str:
+    overall = assessment.overall
+    margin = "" if overall.margin is None else f" ± {100 * overall.margin:.1f}"
+    return (
+        f'<p class="figure"><b>{100 * overall.value:.1f}{margin} %</b> of the ground have their right class '
+        "(overall accuracy, 95 % confidence interval).</p>"
+    )
+
+
+def _facts(assessment: Assessment) -> str:
+    facts = {
+        "map": str(assessment.map),
+        "samples": f"{assessment.samples} ({int(assessment.matrix.sum())} that count)",
+        "design": "stratified by the map's classes" if assessment.design == "stratified" else "simple random",
+        "kappa": _number(assessment.kappa),
+        "mean IoU": _number(assessment.mean_iou),
+        "area": "not known" if assessment.total_ha is None else f"{amount(assessment.total_ha)} ha",
+    }
+    items = "".join(f"<div><dt>{escape(k)}</dt><dd>{escape(v)}</dd></div>" for k, v in facts.items())
+    return f"<dl>{items}</dl>"
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
+
+
+def _remarks(remarks: Sequence[str]) -> str:
+    items = "".join(f"<li>{escape(remark)}</li>" for remark in remarks)
+    return f'<section class="remarks"><h2>Note</h2><ul>{items}</ul></section>' if remarks else ""
+
+
+def _section(title: str, content: str) -> str:
+    return f"<section><h2>{title}</h2>{content}</section>" if content else ""
+
+
+_MATRIX_TEXT = (
+    "<p>Rows: what the map says. Columns: what the samples say. In each cell the number of samples, and below it the "
+    "share of the ground that they stand for, in per cent. Green is right, red is wrong; the stronger the colour, the "
+    "larger the part of what the map calls by that name.</p>"
+)
+
+
+def _matrix(assessment: Assessment) -> str:
+    """The confusion matrix as a picture."""
+    names = [figures.name for figures in assessment.classes]
+    top = 24 + 6 * max(len(_short(name)) for name in names)  # names above the columns are slanted
+    width = _LABEL + _CELL * len(names) + 90
+    height = top + _CELL * len(names) + 40
+    parts = [
+        f'<svg class="matrix" viewBox="0 0 {width} {height}" style="width:{width}px" role="img" '
+        'aria-label="Confusion matrix">'
+    ]
+    for index, name in enumerate(names):
+        middle = _CELL * index + _CELL / 2
+        x, y = _LABEL + middle, top + middle
+        parts.append(_text(_LABEL - 8, y + 4, _short(name), "end"))
+        parts.append(
+            f'<text transform="translate({x + 4:g} {top - 8}) rotate(-55)">{escape(_short(name))}</text>'
+        )
+        parts.extend(_matrix_row(assessment, index, top + _CELL * index))
+    totals = assessment.matrix.sum(0).tolist()
+    bottom = top + _CELL * len(names) + 18
+    parts.append(_text(_LABEL - 8, bottom, "all", "end", "axis"))
+    parts += [
+        _text(_LABEL + _CELL * (index + 0.5), bottom, str(total), "middle", "axis")
+        for index, total in enumerate(totals)
+    ]
+    parts.append(_text(_LABEL + _CELL * len(names) + 8, bottom, str(sum(totals)), "start", "axis"))
+    return f'<div class="scroll">{"".join(parts)}</svg></div>'
+
+
+def _matrix_row(assessment: Assessment, row: int, y: float) -> list[str]:
+    counts = assessment.matrix[row].tolist()
+    total = sum(counts)
+    parts = []
+    for column, count in enumerate(counts):
+        x = _LABEL + _CELL * column
+        strength = count / total if total else 0.0
+        colour = _RIGHT if row == column else _WRONG
+        parts.append(
+            f'<rect class="cell" x="{x}" y="{y}" width="{_CELL}" height="{_CELL}"/>'
+            f'<rect x="{x}" y="{y}" width="{_CELL}" height="{_CELL}" fill="{colour}" '
+            f'fill-opacity="{0.85 * strength:.3f}"/>'
+        )
+        shade = "light" if strength > 0.7 else "faint" if not count else "dark"
+        parts.append(_text(x + _CELL / 2, y + _CELL / 2, str(count), "middle", shade))
+        if count:
+            share = 100 * float(assessment.proportions[row, column])
+            parts.append(
+                _text(x + _CELL / 2, y + _CELL / 2 + 16, f"{share:.2g} %", "middle", f"{shade} small")
+            )
+    parts.append(_text(_LABEL + _CELL * len(counts) + 8, y + _CELL / 2 + 4, str(total), "start", "axis"))
+    return parts
+
+
+def _text(x: float, y: float, text: str, anchor: str, kind: str = "") -> str:
+    marked = f' class="{kind}"' if kind else ""
+    return f'<text x="{x:g}" y="{y:g}" text-anchor="{anchor}"{marked}>{escape(text)}</text>'
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= _LONGEST_LABEL else f"{name[: _LONGEST_LABEL - 1]}…"
+
+
+def _table(rows: Sequence[Sequence[str]], classes: Sequence[ClassFigures]) -> str:
+    head = "".join(f"<th>{escape(cell)}</th>" for cell in rows[0])
+    body = []
+    for row, figures in zip(rows[1:], classes, strict=True):
+        name, *cells = row
+        patch = f'<i class="patch" style="background:{figures.colour}"></i>'
+        body.append(
+            f"<tr><td>{patch}{escape(name)}</td>{''.join(f'<td>{escape(cell)}</td>' for cell in cells)}</tr>"
+        )
+    return (
+        f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{"".join(body)}</tbody></table></div>'
+        "<p>User's accuracy: of what the map calls by the name, the share that is right. Producer's accuracy: of what "
+        "is there, the share that the map finds. ± is half of the 95 % confidence interval.</p>"
+    )
+
+
+def _areas(assessment: Assessment) -> str:
+    """Areas on the map beside those estimated, with confidence intervals."""
+    rows = [figures for figures in assessment.classes if figures.area_ha is not None]
+    if not rows:
+        return ""
+    ends = [_upper(figures.area_ha) for figures in rows]
+    longest = max(*ends, *(figures.mapped_ha or 0.0 for figures in rows), 1e-12)
+    width = _LABEL + _CHART + _FIGURES
+    parts = [
+        f'<svg viewBox="0 0 {width} {_BAR * len(rows) + 8}" style="width:{width}px" role="img" '
+        'aria-label="Areas on the map and estimated">'
+    ]
+    for index, figures in enumerate(rows):
+        parts.extend(_area_bars(figures, _BAR * index + 4, _CHART / longest))
+    return (
+        "<p>Pale: area on the map. Strong: area on the ground, estimated from the samples, with its 95 % confidence "
+        f'interval. The estimate is the one to report.</p><div class="scroll">{"".join(parts)}</svg></div>'
+    )
+
+
+def _area_bars(figures: ClassFigures, y: float, scale: float) -> list[str]:
+    estimate = figures.area_ha or Estimate(0.0, None)
+    mapped = figures.mapped_ha or 0.0
+    bars = [
+        _text(_LABEL - 8, y + 21, _short(figures.name), "end"),
+        f'<rect x="{_LABEL}" y="{y}" width="{mapped * scale:.1f}" height="13" fill="{figures.colour}" '
+        'fill-opacity=".4"/>',
+        f'<rect x="{_LABEL}" y="{y + 15}" width="{estimate.value * scale:.1f}" height="17" '
+        f'fill="{figures.colour}"/>',
+    ]
+    if estimate.margin is not None:
+        low = _LABEL + max(0.0, estimate.value - estimate.margin) * scale
+        high = _LABEL + _upper(estimate) * scale
+        ends = f"M{low:.1f} {y + 18.5}v10M{high:.1f} {y + 18.5}v10"
+        bars.append(f'<path class="whisker" d="M{low:.1f} {y + 23.5}H{high:.1f}{ends}"/>')
+    text = f"{amount(mapped)} → {with_margin(estimate)} ha"
+    end = max(mapped, _upper(estimate)) * scale
+    bars.append(_text(_LABEL + end + 10, y + 26, text, "start", "axis"))
+    return bars
+
+
+def _upper(estimate: Estimate | None) -> float:
+    return 0.0 if estimate is None else estimate.value + (estimate.margin or 0.0)
+
+
+def _method(assessment: Assessment) -> str:
+    if assessment.design == "stratified":
+        text = (
+            "The classes of the map are the strata, weighted by their area on the map: Olofsson et al. (2014), Good "
+            "practices for estimating area and assessing accuracy of land change, Remote Sensing of Environment 148. "
+            "The figures hold if the samples are a random sample of each class, or of the whole map."
+        )
+    else:
+        text = "A simple random sample: every place of the map had the same chance, and the map's areas are not used."
+    ground = {
+        "planar": "Areas are those of the map's projection.",
+        "ellipsoidal": "Areas are true areas on the ellipsoid.",
+        "none": "The map's reference system does not tell areas, so that pixels are counted.",
+    }[assessment.method]
+    return (
+        f"<p>{text}</p><p>{ground} F1, IoU and kappa are computed from the estimated shares of the ground. Intervals "
+        "are those of the normal distribution: with few samples, or accuracies near 0 or 100 %, they are too "
+        "narrow.</p>"
+    )
+
+
+_STYLE = """
+:root{color-scheme:light dark;--ink:#1c2128;--soft:#59636e;--line:#d8dee4;--page:#f6f8fa;--card:#fff;--note:#fff8e5}
+@media(prefers-color-scheme:dark){:root{--ink:#e6edf3;--soft:#9198a1;--line:#30363d;--page:#0d1117;--card:#161b22;
+--note:#2b2410}}
+*{box-sizing:border-box}
+body{margin:0;background:var(--page);color:var(--ink);font:15px/1.5 system-ui,sans-serif}
+main{max-width:1120px;margin:0 auto;padding:24px 16px 64px}
+h1{margin:0 0 8px;font-size:26px}h2{margin:0 0 12px;font-size:18px}
+header,section{background:var(--card);border:1px solid var(--line);border-radius:8px;padding:18px 20px;margin:0 0 16px}
+section.remarks{background:var(--note)}ul{margin:0;padding-left:20px}
+dl{display:flex;flex-wrap:wrap;gap:6px 32px;margin:12px 0 0}dt{color:var(--soft);font-size:12px}dd{margin:0}
+.figure b{font-size:30px;margin-right:6px}.figure{margin:0;max-width:none}.scroll{overflow-x:auto}
+svg{display:block;max-width:none;height:auto}
+text{fill:var(--ink);font:13px system-ui,sans-serif}text.axis{fill:var(--soft);font-size:12px}
+text.small{font-size:11px}text.light{fill:#fff}text.faint{fill:var(--soft);opacity:.6}
+.cell{fill:var(--card);stroke:var(--line)}.whisker{fill:none;stroke:var(--ink);stroke-width:1.5}
+p{max-width:80ch}.patch{display:inline-block;width:12px;height:12px;border-radius:3px;margin-right:8px}
+table{border-collapse:collapse;font-size:13px;margin:0 0 8px}tr{border-bottom:1px solid var(--line)}
+th,td{padding:4px 18px 4px 0;text-align:right;white-space:nowrap}th:first-child,td:first-child{text-align:left}
+th{color:var(--soft);font-weight:500}
+"""

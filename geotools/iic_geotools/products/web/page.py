@@ -19,7 +19,7 @@ from iic_geotools.classmap.classes import NODATA, MapClass
 from iic_geotools.errors import OutputError, SceneError, UsageError
 from iic_geotools.files import write_atomically
 from iic_geotools.products.areas import ClassArea, ClassAreas, class_areas
-from iic_geotools.products.pictures import (
+from iic_geotools.products.preview import (
     EMPTY,
     Bytes,
     palette,
