@@ -198,7 +198,7 @@ def measure(function: str, *arguments: object) -> dict[str, Any]:
 
 def run_here(function: str, folder: str, scene: str, *more: str) -> None:
     """What `measure` starts."""
-    from iic_runtime.engine.machine import peak_memory
+    from iic_runtime.engine.base import peak_memory
 
     figures = {"engine": engine_alone, "end": end_to_end, "geodeep": with_geodeep}[function](
         Path(folder), Path(scene), *more

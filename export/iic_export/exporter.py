@@ -38,8 +38,8 @@ from iic_geotools.tiling import largest_read
 from iic_runtime.engine.base import Engine
 from iic_runtime.model.card import Card, Precision
 from iic_runtime.model.engine_card import ENGINE_SUFFIX
-from iic_runtime.model.exported import record_export
 from iic_runtime.model.onnx_head import FEATURES, PROBABILITIES
+from iic_runtime.model.select import record_export
 from iic_train.runs import find_run
 
 TIMED_RUNS = 3
@@ -97,7 +97,7 @@ def export(arguments: ExportArguments) -> Exported:
     and on images of the run's own data it must give the trained network's probabilities and labels.
 
     A model in the working directory is recorded there, so that commands in this directory use it unless another one
-    is named (`iic_runtime.model.exported`).
+    is named (`iic_runtime.model.select`).
 
     Args:
         run: A run folder, or its name under `runs`; by default the newest one.

@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 
 from iic_export.trained_head import TrainedHead
 from iic_geotools.errors import IICError, ModelError
-from iic_runtime.engine.base import Engine
-from iic_runtime.engine.machine import peak_memory
+from iic_runtime.engine.base import Engine, peak_memory
 from iic_runtime.engine.onnx import import_onnxruntime
 from iic_runtime.engine.open_engine import open_engine
 from iic_runtime.model.card import Card, Precision

@@ -1,6 +1,6 @@
-from .benchmark.benchmark import Benchmark as Benchmark
-from .benchmark.benchmark import benchmark_model as benchmark_model
-from .benchmark.trial import Trial as Trial
+from .benchmark import Benchmark as Benchmark
+from .benchmark import Trial as Trial
+from .benchmark import benchmark_model as benchmark_model
 from .classifier import Classification as Classification
 from .classifier import Classifier as Classifier
 from .classifier import classify_images as classify_images

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 Device = Literal["auto", "cpu", "openvino", "cuda", "tensorrt"]
 
+BENCHMARK_SECONDS = 2.0
+"""How long a benchmark runs each setting, at least."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceSettings(Settings, group="Running"):

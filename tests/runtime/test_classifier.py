@@ -14,7 +14,7 @@ from iic_geotools.errors import DataError, ModelError, UsageError
 from iic_runtime import Classifier, classify_images
 from iic_runtime.classifier import read_image
 from iic_runtime.cli.classify import app
-from iic_runtime.model.exported import record_export
+from iic_runtime.model.select import record_export
 
 RGB = ("red", "green", "blue")
 

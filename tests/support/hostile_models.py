@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from iic_geotools.errors import IICError
 from iic_runtime import Segmenter
-from iic_runtime.model.onnx_metadata import read_metadata, with_metadata
+from iic_runtime.model.file import read_metadata, with_metadata
 from support.hostile import MODEL
 from support.scenes import landscape
 

@@ -22,8 +22,8 @@ from iic_runtime.model.card import Card
 from iic_runtime.model.file import ModelFile
 from iic_runtime.model.values import choose_rescale
 from iic_runtime.options import EngineSettings, PixelSettings
-from iic_runtime.raster.label_parts import confidence_layer
 from iic_runtime.raster.model_input import choose_bands, describe_input, warn_about_misfit
+from iic_runtime.raster.stages import confidence_layer
 from iic_runtime.segmenter import Segmenter, SegmenterPool, get_segmenter, keep_segmenter
 
 try:

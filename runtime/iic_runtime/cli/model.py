@@ -7,8 +7,7 @@ import typer
 
 from iic_geotools.cli import App, AsJson, Display, Shell, Version, show_progress
 from iic_geotools.option_texts import parse_names
-from iic_runtime.benchmark import SECONDS
-from iic_runtime.options import ClusterSettings, NameSettings, SuggestSettings
+from iic_runtime.options import BENCHMARK_SECONDS, ClusterSettings, NameSettings, SuggestSettings
 
 app = App(no_args_is_help=True)
 main = app
@@ -151,12 +150,14 @@ def benchmark(
     bands: Annotated[
         str | None, typer.Option(metavar="LIST", help="With --scene: its bands, as in iic-segment-raster.")
     ] = None,
-    seconds: Annotated[float, typer.Option(help="How long each setting is run, at least.")] = SECONDS,
+    seconds: Annotated[
+        float, typer.Option(help="How long each setting is run, at least.")
+    ] = BENCHMARK_SECONDS,
     as_json: AsJson = False,
     shell: Shell,
 ) -> None:
     """Measure speed, start-up, memory and energy on every engine here, and say which options are best."""
-    from iic_runtime.benchmark.benchmark import benchmark_model
+    from iic_runtime.benchmark import benchmark_model
     from iic_runtime.cli.tables import print_benchmark
 
     with show_progress(quiet=shell.quiet or as_json) as progress:

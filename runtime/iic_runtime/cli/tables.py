@@ -12,8 +12,7 @@ import typer
 
 from iic_geotools.cli import as_options, print_error
 from iic_geotools.cli.tables import open_console
-from iic_runtime.benchmark.benchmark import Benchmark
-from iic_runtime.benchmark.trial import Trial
+from iic_runtime.benchmark import Benchmark, Trial
 from iic_runtime.engine.parity import EngineParity
 from iic_runtime.model.card import Card
 from iic_runtime.model.file import ModelFile

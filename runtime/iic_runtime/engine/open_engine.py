@@ -1,24 +1,43 @@
-"""Open a model on a device."""
+"""Open a model on a device, with tiles and lanes that are about the fastest within the memory a run may take."""
 
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib.util import find_spec
+from numbers import Integral
 from typing import get_args
 
-from iic_geotools.errors import DeviceError, MissingPackageError, UsageError
+import numpy as np
+
+from iic_geotools.errors import DeviceError, MissingPackageError, SceneError, UsageError
+from iic_geotools.geobox import GeoBox
 from iic_geotools.threads import cores
-from iic_runtime.engine.base import OUTPUTS, Engine, EngineSpec
+from iic_runtime.engine.base import CPU_DEVICES, OUTPUTS, Engine, EngineSpec, memory_of_machine
 from iic_runtime.engine.onnx import OnnxEngine, usable_devices
 from iic_runtime.engine.openvino import OpenVinoEngine, open_openvino, prefers_openvino
-from iic_runtime.engine.sizing import choose_spec
 from iic_runtime.engine.tensorrt import TensorRTEngine
+from iic_runtime.model.card import Card
 from iic_runtime.model.file import ModelFile
 from iic_runtime.options import Device, EngineSettings
 
 _LOG = logging.getLogger(__name__)
 # More threads than any machine has cores only fight each other.
 MAX_THREADS = 256
+
+DEFAULT_MEMORY = 1 << 30
+TILES = (1024, 768, 512, 256, 128)
+CPU_BATCH, GPU_BATCH = 1, 4
+# The share of a network that one thread computes while the others wait: measured at 0.1 to 0.26.
+SERIAL_SHARE = 0.25
+# What is nearly as fast with less memory and work is better.
+CLOSE = 0.93
+# Interpreter, libraries, GDAL's block cache and the part that is being written: measured at about 250 MB.
+BASE_MEMORY = 300 << 20
+# What OpenVINO takes more, as a whole and as a factor per pixel: cards tell the memory that ONNX Runtime takes.
+OPENVINO_MEMORY, OPENVINO_FACTOR = 100 << 20, 1.3
+QUEUED_TILES = 3
+# A million pixels on each side: about two days of work at 5 Mpx/s, if all of them hold data.
+MAX_PIXELS = 10**12
 
 
 def open_engine(
@@ -97,3 +116,126 @@ def _preferred_devices(model: ModelFile) -> tuple[Device, ...]:
     if find_spec("openvino") is None:
         return (*others, cpu)
     return (*others, "openvino", cpu) if prefers_openvino(model) else (*others, cpu)
+
+
+def choose_spec(card: Card, settings: EngineSettings) -> EngineSpec:
+    """Choose tile, batch and lanes, as far as they are not given, so that the estimated memory stays below a limit.
+
+    Args:
+        card: The card of the model.
+        settings: How it is run, on a device that is not "auto".
+
+    Raises:
+        UsageError: Nothing fits into the memory, or a number is not positive.
+    """
+    device, threads = settings.device, settings.threads
+    tile, batch, max_memory = settings.tile, settings.batch, settings.max_memory
+    for name, value in (("tile", tile), ("batch", batch)):
+        _check_whole(name, value)
+        if value is not None and value < 1:
+            raise UsageError(f"`{name}` must be at least 1, not {value}.")
+    if batch is None:
+        batch = CPU_BATCH if device in CPU_DEVICES else GPU_BATCH
+    smallest = EngineSpec(device, tile or TILES[-1], batch, threads)
+    # A scene may be smaller than a tile, but not than the smallest one that is worth running.
+    check_machine(card, smallest, TILES[-1])
+    budget = _default_budget() if max_memory is None else max_memory
+    fitting = [
+        spec
+        for side in (TILES if tile is None else [tile])
+        for spec in _in_lanes(EngineSpec(device, side, batch, threads))
+        if estimate_memory(card, spec) <= budget
+    ]
+    if fitting:
+        fast = CLOSE * max(_expected_speed(card, spec) for spec in fitting)
+        close = [spec for spec in fitting if _expected_speed(card, spec) >= fast]
+        return min(close, key=lambda spec: estimate_memory(card, spec) / _useful_share(card, spec))
+    if max_memory is None:
+        return smallest
+    needed = estimate_memory(card, smallest) >> 20
+    if tile is not None:
+        raise UsageError(
+            f"A `tile` of {tile} px with a `batch` of {batch} needs about {needed} MiB, more than the `max_memory` of "
+            f"{max_memory >> 20} MiB; leave out `tile` or allow more memory."
+        )
+    raise UsageError(
+        f"A `max_memory` of {max_memory >> 20} MiB is too little: this model needs about {needed} MiB with the "
+        f"smallest tiles and a `batch` of {batch}."
+    )
+
+
+def _default_budget() -> int:
+    present = memory_of_machine()
+    return DEFAULT_MEMORY if present is None else min(DEFAULT_MEMORY, present // 2)
+
+
+def _in_lanes(spec: EngineSpec) -> list[EngineSpec]:
+    """Return a spec with every number of lanes that its threads can be shared by."""
+    most = (spec.threads or cores()) if spec.on_cpu else 1
+    return [replace(spec, lanes=lanes) for lanes in range(1, most + 1)]
+
+
+def _expected_speed(card: Card, spec: EngineSpec) -> float:
+    """Return a figure by which specs compare: the work that is done at once, as far as it is not for halos."""
+    slowness = SERIAL_SHARE + (1 - SERIAL_SHARE) / spec.threads_per_lane
+    return spec.lanes / slowness * _useful_share(card, spec)
+
+
+def _useful_share(card: Card, spec: EngineSpec) -> float:
+    return (spec.tile / _side(card, spec.tile)) ** 2
+
+
+def _check_whole(name: str, value: object) -> None:
+    """Refuse what is not a whole number: Python takes any type."""
+    if value is not None and (isinstance(value, bool) or not isinstance(value, Integral)):
+        raise UsageError(f"`{name}` must be a whole number, not {value!r}.")
+
+
+def check_machine(card: Card, spec: EngineSpec, longest: int) -> None:
+    """Refuse what needs more memory than the machine has.
+
+    Args:
+        card: The card of the model.
+        spec: How it is run.
+        longest: The longer side of the scene in pixels, which no tile exceeds.
+
+    Raises:
+        UsageError: It needs more.
+    """
+    spec = replace(spec, tile=min(spec.tile, longest))
+    needed, present = estimate_memory(card, spec), memory_of_machine()
+    if present is not None and needed > present:
+        raise UsageError(
+            f"A `tile` of {spec.tile} px with a `batch` of {spec.batch} needs about {needed / (1 << 30):.3g} GiB with "
+            f"the model {card.name}, and this machine has {present / (1 << 30):.3g} GiB; give less."
+        )
+
+
+def check_work(pixels: int, grid: GeoBox) -> None:
+    """Refuse work that would never end, before it begins.
+
+    Args:
+        pixels: Number of pixels to label.
+        grid: The grid that they are on.
+
+    Raises:
+        SceneError: They are too many.
+    """
+    if pixels > MAX_PIXELS:
+        raise SceneError(
+            f"{pixels:.3g} pixels of {grid.width} x {grid.height} would have to be labelled, and {MAX_PIXELS:.3g} are "
+            "the most; map a part of the scene with `bounds` or `aoi`, or at a coarser resolution."
+        )
+
+
+def estimate_memory(card: Card, spec: EngineSpec) -> int:
+    """Return the bytes that a run takes at its peak."""
+    raw = len(card.bands) * np.dtype(card.dtype).itemsize
+    base, factor = (OPENVINO_MEMORY, OPENVINO_FACTOR) if spec.device == "openvino" else (0, 1.0)
+    running = spec.lanes * spec.batch * (factor * card.memory_per_pixel + raw)
+    pixels = _side(card, spec.tile) ** 2
+    return int(BASE_MEMORY + base + pixels * (running + (QUEUED_TILES + spec.lanes) * raw))
+
+
+def _side(card: Card, tile: int) -> int:
+    return tile + 2 * card.halo

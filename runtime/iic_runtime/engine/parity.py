@@ -21,8 +21,7 @@ from iic_geotools import __version__
 from iic_geotools.errors import DeviceError
 from iic_geotools.files import cache_folder, write_atomically
 from iic_geotools.tiling import TileGrid
-from iic_runtime.engine.base import Engine, LabelArray
-from iic_runtime.engine.machine import describe_cpu
+from iic_runtime.engine.base import Engine, LabelArray, describe_cpu
 from iic_runtime.model.card import Card
 from iic_runtime.model.file import ModelFile
 

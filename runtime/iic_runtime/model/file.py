@@ -1,6 +1,18 @@
-"""Model files: ONNX with the card in the metadata, TensorRT engines with the card in a JSON file beside them."""
+"""Model files: ONNX with the card in the metadata, TensorRT engines with the card in a JSON file next to them.
+
+**Metadata** are read and replaced without the `onnx` package. An ONNX file is one protocol-buffers
+message. Only its outermost fields are parsed: `metadata_props` (number 14) is a repeated message of a key (1) and a
+value (2); everything else is kept byte for byte.
+
+**Unsafe graphs**, which refer to other files or may run without end, are refused. An ONNX graph may say that its
+weights are in another file, by a path that ONNX Runtime takes relative to the working directory. Such a file is not covered by
+the digest of the model, and may be any file that the user can read. A node may also hold the name of a compiled
+engine. A loop may have any number of steps, so that no tile would ever end. The messages of the graph are walked
+without the `onnx` package.
+"""
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import sha256
@@ -10,8 +22,26 @@ from iic_geotools.errors import ModelError
 from iic_geotools.files import write_atomically
 from iic_runtime.model.card import CARD_KEY, Card
 from iic_runtime.model.engine_card import ENGINE_SUFFIX, EngineFacts, read_engine_card, write_engine_card
-from iic_runtime.model.onnx_metadata import read_metadata, with_metadata
-from iic_runtime.model.onnx_unsafe import refuse_unsafe_graph
+from iic_runtime.model.onnx_graph import Field, encode, encode_text, fields, parse
+
+_IR_VERSION, _GRAPH, _METADATA = 1, 7, 14
+
+DEEPEST = 100
+"""Messages that are nested more deeply, as graphs in graphs are, are refused, as by protocol buffers themselves."""
+_FILE_NODES = (b"EPContext",)
+_LOOP_NODES = (b"Loop", b"Scan", b"SequenceMap")
+_DATA_FIELDS = {13: "external_data", 14: "data_location"}
+
+# Which fields of which messages lead to tensors and nodes, by their numbers in onnx.proto.
+_FIELDS: Mapping[str, Mapping[int, str]] = {
+    "model": {7: "graph", 20: "training", 25: "function"},
+    "training": {1: "graph", 2: "graph"},
+    "graph": {1: "node", 5: "tensor", 15: "sparse"},
+    "function": {7: "node", 11: "attribute"},
+    "node": {5: "attribute"},
+    "attribute": {5: "tensor", 6: "graph", 10: "tensor", 11: "graph", 22: "sparse", 23: "sparse"},
+    "sparse": {1: "tensor", 2: "tensor"},
+}
 
 
 @dataclass(frozen=True)
@@ -87,3 +117,85 @@ def write_model(path: Path, model: ModelFile) -> None:
     if path != model.path:
         write_atomically(path, model.content)
     write_engine_card(path, model.card, model.engine)
+
+
+def read_metadata(model: bytes) -> dict[str, str]:
+    """Return the metadata of a serialised model.
+
+    Raises:
+        ModelError: The bytes are not an ONNX model.
+    """
+    metadata: dict[str, str] = {}
+    fields = _parse(model)
+    if not {_IR_VERSION, _GRAPH} <= {field.number for field in fields}:
+        raise ModelError("It is not an ONNX model: it has no graph.")
+    for field in fields:
+        if field.number == _METADATA:
+            entry = {part.number: part.value for part in _parse(field.value)}
+            metadata[_text(entry.get(1, b""))] = _text(entry.get(2, b""))
+    return metadata
+
+
+def with_metadata(model: bytes, metadata: Mapping[str, str]) -> bytes:
+    """Return the same model with all its metadata replaced."""
+    fields = [field.raw for field in _parse(model) if field.number != _METADATA]
+    fields += [
+        encode(_METADATA, encode_text(1, key) + encode_text(2, text)) for key, text in metadata.items()
+    ]
+    return b"".join(fields)
+
+
+def _parse(message: bytes) -> list[Field]:
+    try:
+        return parse(message)
+    except ValueError as error:
+        raise ModelError("It is not an ONNX model, or a truncated one.") from error
+
+
+def _text(value: bytes) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError as error:
+        raise ModelError("It is not an ONNX model: its metadata is not text.") from error
+
+
+def refuse_unsafe_graph(model: bytes) -> None:
+    """Refuse a serialised model that refers to other files or has loops.
+
+    Raises:
+        ModelError: It does, or it is not an ONNX model.
+    """
+    pending = [("model", memoryview(model), 0)]
+    while pending:
+        kind, message, depth = pending.pop()
+        if depth > DEEPEST:
+            raise ModelError("Its graphs are nested too deeply.")
+        try:
+            content = [(number, payload) for number, _, payload in fields(message)]
+        except (IndexError, ValueError) as error:
+            raise ModelError("It is not an ONNX model, or a truncated one.") from error
+        if kind == "tensor":
+            _check_tensor(content)
+            continue
+        if kind == "node":
+            _check_node(content)
+        steps = _FIELDS[kind]
+        pending += [(steps[number], payload, depth + 1) for number, payload in content if number in steps]
+
+
+def _check_node(content: list[tuple[int, memoryview]]) -> None:
+    operators = [bytes(payload) for number, payload in content if number == 4]
+    if any(operator in _FILE_NODES for operator in operators):
+        raise ModelError("It refers to a compiled engine in another file; export it again with iic-export.")
+    if any(operator in _LOOP_NODES for operator in operators):
+        raise ModelError(
+            "Its graph has a loop, which may run without end; export a network without loops, e.g. with iic-export."
+        )
+
+
+def _check_tensor(content: list[tuple[int, memoryview]]) -> None:
+    for number, payload in content:
+        if number in _DATA_FIELDS and any(byte & 0x7F for byte in bytes(payload[:10])):
+            raise ModelError(
+                "Its weights are in another file, which is not covered by its digest; store them in the model itself."
+            )

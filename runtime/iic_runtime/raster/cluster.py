@@ -25,9 +25,9 @@ from iic_geotools.tiling import Part, Tile
 from iic_runtime.engine.open_engine import MAX_THREADS
 from iic_runtime.model.file import ModelFile
 from iic_runtime.options import RunSettings
-from iic_runtime.raster.label_parts import OnTile, gdal_options, label_parts
 from iic_runtime.raster.part_folder import PartFolder
 from iic_runtime.raster.plan import Plan
+from iic_runtime.raster.stages import OnTile, gdal_options, label_parts
 from iic_runtime.segmenter import Segmenter, get_segmenter
 
 _LOG = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ class Cluster:
     def label_parts(
         self, plan: Plan, parts: Sequence[Part], folder: PartFolder, segmenter: Segmenter, on_tile: OnTile
     ) -> None:
-        """Do what `iic_runtime.raster.label_parts.label_parts` does, with the cluster's workers.
+        """Do what `iic_runtime.raster.stages.label_parts` does, with the cluster's workers.
 
         Raises:
             IICError: A worker failed. The tasks of the others are dropped; finished parts stay.

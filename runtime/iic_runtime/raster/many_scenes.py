@@ -7,7 +7,7 @@ from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from iic_geotools.classmap.mosaic import check_mosaic, write_mosaic
+from iic_geotools.classmap.vrt import check_mosaic, write_mosaic
 from iic_geotools.errors import IICError, OutputError, UnexpectedError, UsageError
 from iic_geotools.files import MAP_SUFFIXES
 from iic_geotools.progress import Progress

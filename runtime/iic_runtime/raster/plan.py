@@ -1,14 +1,19 @@
 """The plan of a run: everything that decides its maps, made once, checked once, and handed on."""
 
+import json
 import math
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
+from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 from affine import Affine
 
 from iic_geotools import __version__
-from iic_geotools.classmap.classes import MapClass
+from iic_geotools.classmap.classes import MAX_CLASSES, NODATA, UNSURE_NAME, MapClass, least_confidence
+from iic_geotools.errors import UsageError
 from iic_geotools.gdal import is_text
 from iic_geotools.geobox import GeoBox
 from iic_geotools.scene.info import SceneInfo
@@ -16,17 +21,64 @@ from iic_geotools.scene.region import Area, choose_region
 from iic_geotools.scene.scene import SceneSource
 from iic_geotools.scene.source_files import SourceFile, identify_sources
 from iic_geotools.tiling import Part, Rect, TileGrid
-from iic_runtime.engine.base import EngineSpec
-from iic_runtime.engine.sizing import check_machine, check_work
+from iic_runtime.engine.base import EngineSpec, LabelArray
+from iic_runtime.engine.open_engine import check_machine, check_work
 from iic_runtime.model.card import Card
-from iic_runtime.options import ReadingSettings, SegmentSettings
+from iic_runtime.options import ReadingSettings, SegmentSettings, UnsureSettings
 from iic_runtime.raster.model_input import choose_reading
 from iic_runtime.raster.outputs import Outputs
-from iic_runtime.raster.unsure import Unsure, choose_unsure
-from iic_runtime.segmenter import Segmenter
+from iic_runtime.segmenter import Segmentation, Segmenter
 
+UNSURE = MapClass(UNSURE_NAME, "#808080")
+"""The class of unsure pixels, the last one of a map that has it."""
 # A part is held in memory until it is written, and a run that is killed loses at most the parts in progress.
 PART_PIXELS = 4 << 20
+
+
+@dataclass(frozen=True)
+class Unsure:
+    """What becomes of unsure pixels.
+
+    Attributes:
+        min_confidence: The probability below which a pixel is unsure.
+        label: The value of unsure pixels in the map.
+    """
+
+    min_confidence: float
+    label: int
+
+    @property
+    def extra_classes(self) -> tuple[MapClass, ...]:
+        """The classes that a map has besides those of the model."""
+        return () if self.label == NODATA else (UNSURE,)
+
+    def mark(self, result: Segmentation) -> LabelArray:
+        """The labels of a result, with unsure pixels marked; pixels without data stay so."""
+        unsure = (result.confidence < least_confidence(self.min_confidence)) & (result.labels != NODATA)
+        return np.where(unsure, np.uint8(self.label), result.labels)
+
+
+def choose_unsure(card: Card, settings: UnsureSettings) -> Unsure | None:
+    """Choose what becomes of unsure pixels; None if every pixel keeps its label.
+
+    Raises:
+        UsageError: The probability is not between 0 and 1, or a class of unsure pixels does not fit into the legend.
+    """
+    min_confidence, unsure_class = settings.min_confidence, settings.unsure_class
+    if not 0 <= min_confidence <= 1:
+        raise UsageError(f"`min_confidence` must be between 0 and 1, not {min_confidence:g}.")
+    if min_confidence == 0:
+        if unsure_class:
+            raise UsageError("`unsure_class` applies only to `min_confidence`: give both or neither.")
+        return None
+    if not unsure_class:
+        return Unsure(min_confidence, NODATA)
+    if len(card.classes) >= MAX_CLASSES or UNSURE.name in {map_class.name for map_class in card.classes}:
+        raise UsageError(
+            f"{card.name} has {len(card.classes)} classes, and there is no room for another or one is called "
+            f"{UNSURE.name} already; leave out `unsure_class`, so that unsure pixels become nodata."
+        )
+    return Unsure(min_confidence, len(card.classes))
 
 
 @dataclass(frozen=True)
@@ -173,3 +225,58 @@ def list_parts(tiles: TileGrid, reading: SceneSource, area: Area | None) -> list
             for part in tiles.parts(max(1, PART_PIXELS // tiles.tile**2))
             if scene.may_hold_data(part.rect) and (area is None or area.touches(part.rect))
         ]
+
+
+def parts_manifest(plan: Plan) -> dict[str, Any]:
+    """Return what parts must have been made from, so that a run may resume with them."""
+    return _labels(plan) | _cut(plan)
+
+
+def fingerprint(plan: Plan) -> str:
+    """Return a hash of what decides the content of the outputs, which does not depend on the tiling."""
+    labels = _labels(plan)
+    del labels["confidence"], labels["grid"]["tile"]
+    # The files are identified by their full names: how the scene's name is written does not matter. The text of a
+    # virtual raster does: it says which bands of them are read, and under which mask.
+    if not is_text(plan.reading.path):
+        del labels["source"]["path"]
+    outputs = plan.outputs
+    products = [outputs.products.min_area, outputs.products.simplify, asdict(outputs.cleaning)]
+    writing: list[Any] = [_cut(plan), dict(outputs.creation), products]
+    if outputs.zones is not None:
+        # Imported here because few runs need it and what it imports.
+        from iic_geotools.products.zones import zones_digest
+
+        writing.append(zones_digest(outputs.zones))
+    return sha256(json.dumps([labels, writing], sort_keys=True).encode()).hexdigest()
+
+
+def _labels(plan: Plan) -> dict[str, Any]:
+    """Return what decides the labels on the grid that the scene is read on."""
+    reading = plan.reading
+    return {
+        "package": plan.version,
+        "files": plan.sources and [[source.name, *source.version] for source in plan.sources],
+        "source": {
+            "path": reading.path,
+            "bidx": reading.bidx,
+            "dtype": reading.dtype,
+            "nodata": repr(reading.nodata),
+            "masked": reading.masked,
+            "fill": reading.fill,
+            "optional": [asdict(band) for band in reading.optional],
+            "rescale": reading.rescale and asdict(reading.rescale),
+            "grid": reading.grid and [reading.grid.width, reading.grid.height, *reading.grid.transform],
+        },
+        "grid": asdict(plan.tiles),
+        "area": plan.tile_area and plan.tile_area.digest,
+        "model": plan.model_digest,
+        "provider": plan.provider,
+        "unsure": plan.unsure and asdict(plan.unsure),
+        "confidence": "confidence" in plan.layers,
+    }
+
+
+def _cut(plan: Plan) -> dict[str, Any]:
+    """Return what the map is cut to, on the scene's own grid."""
+    return {"region": asdict(plan.region), "area": plan.area and plan.area.digest}

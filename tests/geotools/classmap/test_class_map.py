@@ -12,7 +12,7 @@ from iic_geotools.classmap.class_map import open_map
 from iic_geotools.classmap.classes import NODATA
 from iic_geotools.classmap.cog import assemble
 from iic_geotools.classmap.map_writer import place_files, write_windows
-from iic_geotools.classmap.mosaic import write_mosaic
+from iic_geotools.classmap.vrt import write_mosaic
 from iic_geotools.errors import SceneError
 from iic_geotools.files import scratch_folder
 from iic_geotools.geobox import GeoBox

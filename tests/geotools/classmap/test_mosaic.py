@@ -8,7 +8,7 @@ from rasterio.crs import CRS
 from support.maps import LAMBERT, TRANSFORM, make_classes, write_map
 
 from iic_geotools.classmap.classes import NODATA
-from iic_geotools.classmap.mosaic import check_mosaic, lay_out, write_mosaic
+from iic_geotools.classmap.vrt import check_mosaic, lay_out, write_mosaic
 from iic_geotools.errors import OutputError, UsageError
 from iic_geotools.geobox import GeoBox
 from iic_geotools.tiling import Rect

@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 
 from iic_geotools.errors import UsageError
 from iic_runtime import Trial, benchmark_model
-from iic_runtime.benchmark import benchmark as module
-from iic_runtime.benchmark.benchmark import choose_best, thread_counts
+from iic_runtime import benchmark as module
+from iic_runtime.benchmark import choose_best, thread_counts
 from iic_runtime.cli.model import app
 from iic_runtime.engine.parity import EngineParity
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from iic_runtime.benchmark.energy import measure_energy
+from iic_runtime.benchmark import measure_energy
 
 
 def write(folder: Path, **files: object) -> Path:

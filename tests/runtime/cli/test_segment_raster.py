@@ -16,8 +16,7 @@ from typer.testing import CliRunner
 
 from iic_runtime.cli.model import app as model_app
 from iic_runtime.cli.segment_raster import app
-from iic_runtime.model.file import put_card
-from iic_runtime.model.onnx_metadata import with_metadata
+from iic_runtime.model.file import put_card, with_metadata
 
 MakeScene = Callable[..., Path]
 
@@ -234,12 +233,12 @@ def test_a_folder_that_no_run_has_made_is_left_alone(fails: Callable[..., str], 
 def test_a_place_that_fills_up_at_the_last_step(
     scene: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from iic_runtime.raster import write_outputs
+    from iic_runtime.raster import segment
 
     def full(made: Path, final: Path) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(final))
 
-    monkeypatch.setattr(write_outputs, "put_in_place", full)
+    monkeypatch.setattr(segment, "put_in_place", full)
     result = CliRunner().invoke(app, [str(x) for x in (scene, tmp_path / "map.tif", "--model", model)])
     assert result.exit_code == 1
     assert "No space left" in result.stderr

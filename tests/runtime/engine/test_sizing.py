@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from iic_geotools.errors import UsageError
-from iic_runtime.engine import machine, sizing
+from iic_runtime.engine import base, open_engine
 from iic_runtime.engine.base import EngineSpec
-from iic_runtime.engine.sizing import choose_spec, estimate_memory
+from iic_runtime.engine.open_engine import choose_spec, estimate_memory
 from iic_runtime.model.card import Card
 from iic_runtime.model.select import find_model
 from iic_runtime.options import EngineSettings
@@ -23,9 +23,9 @@ def card() -> Card:
 
 
 def set_machine(monkeypatch: pytest.MonkeyPatch, cores: int, memory: int | None) -> None:
-    monkeypatch.setattr(sizing, "cores", lambda: cores)
+    monkeypatch.setattr(open_engine, "cores", lambda: cores)
     monkeypatch.setattr("iic_runtime.engine.base.cores", lambda: cores)
-    monkeypatch.setattr(sizing, "memory_of_machine", lambda: memory)
+    monkeypatch.setattr(open_engine, "memory_of_machine", lambda: memory)
 
 
 @pytest.mark.parametrize(("cores", "tile", "lanes"), [(1, 1024, 1), (2, 768, 2), (4, 512, 4), (16, 512, 4)])
@@ -103,7 +103,7 @@ def test_a_container_may_have_less_than_the_machine(
     file = tmp_path / "memory.max"
     if text is not None:
         file.write_text(text)
-    monkeypatch.setattr(machine, "_CONTAINER_LIMIT", tmp_path / "none")
-    physical = machine.memory_of_machine()
-    monkeypatch.setattr(machine, "_CONTAINER_LIMIT", file)
-    assert machine.memory_of_machine() == (limit or physical)
+    monkeypatch.setattr(base, "_CONTAINER_LIMIT", tmp_path / "none")
+    physical = base.memory_of_machine()
+    monkeypatch.setattr(base, "_CONTAINER_LIMIT", file)
+    assert base.memory_of_machine() == (limit or physical)

@@ -8,8 +8,7 @@ from support.tiny_onnx import make_card, make_model
 from iic_geotools.classmap.classes import MapClass
 from iic_geotools.errors import ModelError
 from iic_runtime.model.card import CARD_VERSION, Card, Origin
-from iic_runtime.model.file import ModelFile, put_card, write_card
-from iic_runtime.model.onnx_metadata import with_metadata
+from iic_runtime.model.file import ModelFile, put_card, with_metadata, write_card
 from iic_runtime.model.select import MODEL_VARIABLE, find_model
 
 
@@ -138,7 +137,7 @@ def test_files_that_are_not_models(tmp_path: Path) -> None:
 
 def test_other_metadata_is_kept() -> None:
     model = with_metadata(make_model(), {"author": "me"})
-    from iic_runtime.model.onnx_metadata import read_metadata
+    from iic_runtime.model.file import read_metadata
 
     assert read_metadata(put_card(model, make_card()))["author"] == "me"
 

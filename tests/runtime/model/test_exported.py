@@ -14,9 +14,8 @@ from typer.testing import CliRunner
 from iic_geotools.errors import UsageError
 from iic_runtime import Segmenter
 from iic_runtime.cli.segment_raster import app
-from iic_runtime.model.exported import RECORD, record_export
 from iic_runtime.model.file import ModelFile, put_card
-from iic_runtime.model.select import MODEL_VARIABLE, find_model
+from iic_runtime.model.select import MODEL_VARIABLE, RECORD, find_model, record_export
 
 pytestmark = pytest.mark.usefixtures("bundle")
 

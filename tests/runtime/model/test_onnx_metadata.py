@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from support.tiny_onnx import make_model
 
 from iic_geotools.errors import ModelError
-from iic_runtime.model.onnx_metadata import read_metadata, with_metadata
+from iic_runtime.model.file import read_metadata, with_metadata
 
 MODEL = make_model()
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=300)

@@ -291,10 +291,10 @@ def test_an_interrupted_run_says_a_way_to_resume_that_works(
 def test_killed_while_results_are_put_in_place(
     slow_scene: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, placed: int
 ) -> None:
-    from iic_runtime.raster import write_outputs
+    from iic_runtime.raster import segment
 
     options = {"device": "cpu", "confidence": tmp_path / "c.tif", "tile": 256}
-    put = write_outputs.put_in_place
+    put = segment.put_in_place
     count = iter(range(100))
 
     def put_some(made: Path, final: Path) -> None:
@@ -302,7 +302,7 @@ def test_killed_while_results_are_put_in_place(
             raise Stop
         put(made, final)
 
-    monkeypatch.setattr(write_outputs, "put_in_place", put_some)
+    monkeypatch.setattr(segment, "put_in_place", put_some)
     with pytest.raises(Stop):
         segment_raster(slow_scene, tmp_path / "map.tif", model, **options)
     monkeypatch.undo()

@@ -19,7 +19,7 @@ from iic_geotools.errors import UsageError
 from iic_runtime import Segmenter, segment_raster, segment_rasters
 from iic_runtime.cli import model as model_commands
 from iic_runtime.cli import segment_raster as command
-from iic_runtime.raster import label_parts
+from iic_runtime.raster import stages
 
 MakeScene = Callable[..., Path]
 VALUES = landscape(90, 120)
@@ -97,7 +97,7 @@ def test_a_run_that_was_interrupted_resumes_only_with_the_same_limit(
     scene, out = make_scene(VALUES), tmp_path / "out.tif"
     monkeypatch.setattr("iic_runtime.raster.plan.PART_PIXELS", 32 * 32)
     whole = mapped(scene, model, tile=32, min_confidence=P)
-    paint, calls = label_parts._paint, 0
+    paint, calls = stages._paint, 0
 
     def fail_later(*arguments: Any) -> Any:
         nonlocal calls
@@ -112,7 +112,7 @@ def test_a_run_that_was_interrupted_resumes_only_with_the_same_limit(
         ).parts_reused
 
     with monkeypatch.context() as patch:
-        patch.setattr(label_parts, "_paint", fail_later)
+        patch.setattr(stages, "_paint", fail_later)
         with pytest.raises(KeyboardInterrupt):
             run(P)
     kept = len(list((tmp_path / "out.tif.parts").glob("labels-*.tif")))
@@ -123,7 +123,7 @@ def test_a_run_that_was_interrupted_resumes_only_with_the_same_limit(
     (tmp_path / "out.qml").unlink()
     calls = 0
     with monkeypatch.context() as patch:
-        patch.setattr(label_parts, "_paint", fail_later)
+        patch.setattr(stages, "_paint", fail_later)
         with pytest.raises(KeyboardInterrupt):
             run(P)
     assert run(0.3) == 0

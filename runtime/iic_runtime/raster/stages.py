@@ -1,24 +1,38 @@
-"""Scene to parts: while some tiles are computed, the next ones are read and the last part is written."""
+"""The stages of a run between its plan and its files: label parts, bring them onto the scene's grid, clean them.
+
+While some tiles are labelled, the next ones are read and the last part is written.
+"""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, islice, takewhile
+from pathlib import Path
 from threading import local
+from typing import Any
 
 import numpy as np
 import rasterio
+from affine import Affine
+from numpy.typing import NDArray
+from rasterio.windows import Window
 
 from iic_geotools.classmap.classes import NODATA
+from iic_geotools.classmap.cog import BLOCK
+from iic_geotools.classmap.vrt import write_vrt
 from iic_geotools.gdal import network_options
+from iic_geotools.geobox import GeoBox
+from iic_geotools.products.cleaning import TileStore, as_level, clean_tiles
+from iic_geotools.progress import OnProgress, Progress
+from iic_geotools.scene.info import open_raster
 from iic_geotools.scene.scene import Pixels, Scene
 from iic_geotools.threads import map_ahead
-from iic_geotools.tiling import Part, Tile
+from iic_geotools.tiling import Part, Rect, Tile, TileGrid
 from iic_runtime.engine.base import LabelArray
-from iic_runtime.raster.part_folder import PartFolder
-from iic_runtime.raster.plan import Plan
+from iic_runtime.raster.part_folder import MapParts, PartFolder
+from iic_runtime.raster.plan import Plan, list_parts
 from iic_runtime.segmenter import Group, Segmentation, Segmenter, group_by_shape
 
 OnTile = Callable[[Tile, bool], None]
@@ -34,6 +48,8 @@ OPEN_SOURCES = 24
 MAX_CONFIDENCE = NODATA - 1
 # Handles of readers that were still reading when the user interrupted the run; the end of the process closes them.
 _abandoned: list[ExitStack] = []
+REGRID_TILE = 1024
+_REGRIDDED = "scene_"
 
 
 def gdal_options(plan: Plan) -> dict[str, int | str]:
@@ -229,3 +245,129 @@ def _pool(
         raise
     finally:
         pool.shutdown(wait=wait, cancel_futures=True)
+
+
+def regrid_parts(plan: Plan, parts: Sequence[Part], folder: PartFolder, progress: OnProgress) -> MapParts:
+    """Bring parts onto the scene's grid: each pixel takes the nearest label, if the scene itself holds data there.
+
+    Parts of a scene that was read on its own grid are only listed.
+
+    Args:
+        plan: The plan of the run.
+        parts: The parts on the grid that the scene was read on.
+        folder: The folder of these parts, which the new ones are written to, too.
+        progress: Called with the pixels done so far.
+
+    Returns:
+        The parts on the map's grid.
+    """
+    if plan.reading.grid is None:
+        return folder.placed(parts, plan.tiles.area)
+    grid, reading = plan.scene.grid, replace(plan.reading, grid=None)
+    tiles = TileGrid(grid.width, grid.height, REGRID_TILE, halo=0, stride=1, region=plan.region)
+    scene_parts = list_parts(tiles, reading, plan.area)
+    total = sum(part.rect.area for part in scene_parts)
+    scene_folder = PartFolder(folder.path, [_REGRIDDED + layer for layer in folder.layers])
+    done = 0
+    with reading.open() as scene, _open_mosaics(plan, parts, folder) as mosaics:
+        for part in scene_parts:
+            if not scene_folder.has(part.index):
+                scene_folder.write(part.index, _regrid(plan, part, scene, mosaics))
+            done += part.rect.area
+            progress(Progress("regrid", done, total, unit="px"))
+    placed = scene_folder.placed(scene_parts, plan.region)
+    return {layer.removeprefix(_REGRIDDED): files for layer, files in placed.items()}
+
+
+@contextmanager
+def _open_mosaics(plan: Plan, parts: Sequence[Part], folder: PartFolder) -> Iterator[Mapping[str, Any]]:
+    """Open the parts of each layer as one raster."""
+    region = plan.tiles.area
+    whole = GeoBox(region.width, region.height, Affine.identity())
+    with ExitStack() as stack:
+        mosaics = {}
+        for layer, files in folder.placed(parts, region).items():
+            vrt = folder.path / f"{layer}.vrt"
+            write_vrt(vrt, whole, files, block=BLOCK)
+            mosaics[layer] = stack.enter_context(open_raster(str(vrt)))
+        yield mosaics
+
+
+def _regrid(plan: Plan, part: Part, scene: Scene, mosaics: Mapping[str, Any]) -> dict[str, LabelArray] | None:
+    content: dict[str, LabelArray] | None = None
+    for tile in part.tiles:
+        valid = _mapped_pixels(plan, tile, scene)
+        if not valid.any():
+            continue
+        if content is None:
+            shape = (part.rect.height, part.rect.width)
+            content = {_REGRIDDED + layer: np.full(shape, NODATA, np.uint8) for layer in mosaics}
+        rows, columns = _nearest(plan, tile.core)
+        window = Window(columns[0], rows[0], columns[-1] - columns[0] + 1, rows[-1] - rows[0] + 1)
+        place = tile.core.relative_to(part.rect).slices
+        for layer, mosaic in mosaics.items():
+            coarse = mosaic.read(1, window=window)
+            fine = coarse[np.ix_(rows - rows[0], columns - columns[0])]
+            content[_REGRIDDED + layer][place] = np.where(valid, fine, np.uint8(NODATA))
+    return content
+
+
+def _mapped_pixels(plan: Plan, tile: Tile, scene: Scene) -> NDArray[np.bool_]:
+    """Return which pixels of a tile hold data and lie inside the area."""
+    shape = (tile.core.height, tile.core.width)
+    if not scene.may_hold_data(tile.core):
+        return np.zeros(shape, bool)
+    mapped = np.ones(shape, bool) if plan.area is None else plan.area.inside(tile.core)
+    if mapped.any():
+        valid = scene.read(tile.core).valid
+        mapped = mapped if valid is None else mapped & valid
+    return mapped
+
+
+def _nearest(plan: Plan, core: Rect) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return for each row and column of `core` the row and column of the parts' region that its centre falls in."""
+    grid, tiles = plan.scene.grid, plan.tiles
+    rows = (np.arange(core.row, core.bottom) + 0.5) * (tiles.height / grid.height)
+    columns = (np.arange(core.col, core.right) + 0.5) * (tiles.width / grid.width)
+    return rows.astype(np.int64) - tiles.area.row, columns.astype(np.int64) - tiles.area.col
+
+
+@dataclass(frozen=True)
+class _Tiles:
+    """Tiles of a clean map among the parts of a run, so that a run which was interrupted need not make them again."""
+
+    folder: PartFolder
+
+    def has(self, index: int) -> bool:
+        return self.folder.has(index)
+
+    def write(self, index: int, pixels: LabelArray) -> None:
+        self.folder.write(index, {self.folder.layers[0]: pixels})
+
+    def file(self, index: int) -> Path:
+        return self.folder.file(self.folder.layers[0], index)
+
+
+def clean_parts(plan: Plan, parts: MapParts, folder: PartFolder, progress: OnProgress) -> MapParts:
+    """Clean the labels of a map, if the plan says so; confidence stays that of the labels before cleaning.
+
+    Args:
+        plan: The plan of the run.
+        parts: The parts of the map.
+        folder: The folder of parts, which the new ones are written to, too.
+        progress: Called with the pixels done so far.
+
+    Returns:
+        The parts of the clean map.
+    """
+    cleaning = plan.outputs.cleaning
+    if not cleaning:
+        return parts
+    grid = plan.map_grid
+
+    def store(step: str) -> TileStore:
+        # The name says how the map is cleaned: tiles of another cleaning are not taken for these.
+        return _Tiles(PartFolder(folder.path, [f"{step}_{cleaning.digest}"]))
+
+    level = as_level(list(parts["labels"]), grid, folder.path / "raw.vrt")
+    return {**parts, "labels": clean_tiles(level, grid, cleaning, store, folder.path, progress)}
