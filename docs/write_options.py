@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from iic_geotools.cli.signature import option_name
+from iic_geotools.cli.app import option_name
 from iic_geotools.settings import markdown_table
 from iic_runtime.options import NameSettings, SegmentSettings
 

@@ -14,7 +14,7 @@
     clip("scene.tif", bounds=(0, 0, 9, 9))  # signature and types are those of the dataclass
 
 Groups are combined by inheritance, and a stage takes only the group it needs (`settings.part(Region)`). A command takes
-a settings class as one parameter (`iic_geotools.cli.signature`); documentation and other programs read `describe`.
+a settings class as one parameter (`iic_geotools.cli.app`); documentation and other programs read `describe`.
 """
 
 import inspect

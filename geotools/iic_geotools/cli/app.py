@@ -1,16 +1,44 @@
-"""The command line itself: typer's, with usage errors as sentences."""
+"""The command line itself: typer's, with usage errors as sentences.
 
+A parameter that is a settings class becomes an option per setting:
+
+    @app.command()
+    def clip(scene: Scene, settings: Region, shell: Shell) -> None:
+        function(scene, **settings.values())
+
+The body runs in the shell, which prints errors as sentences, and so do the functions that read the texts of
+options. A parameter `Annotated[dict[str, Any], Given(Region)]` gets only the settings that the user gives, for
+commands that change a preset.
+"""
+
+import inspect
 import os
+import re
 import sys
 import threading
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from functools import wraps
+from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from iic_geotools.cli.signature import expand
-from iic_geotools.cli.streams import INTERRUPTED, print_error, print_unexpected, write
+from iic_geotools.cli.error_shell import (
+    INTERRUPTED,
+    naming_options,
+    print_error,
+    print_unexpected,
+    shell,
+    write,
+)
+from iic_geotools.cli.options import Shell
+from iic_geotools.settings import Described, Settings, describe
+
+CONTEXT = "context_"
+"""The parameter through which the shell learns the names of the command's options."""
+_ARGUMENT = re.compile(r"`([a-z][a-z0-9_]*)`")
 
 
 class _SentenceCommand(TyperCommand):
@@ -88,3 +116,132 @@ def _has_threads() -> bool:
     return any(
         thread is not threading.main_thread() and not thread.daemon for thread in threading.enumerate()
     )
+
+
+@dataclass(frozen=True)
+class Given:
+    """Marks a parameter that takes those settings of a class that the user gives, as a dictionary.
+
+    Attributes:
+        kind: The class.
+        only: The settings that are options; by default all.
+        shown: What help shows as the default of a setting.
+    """
+
+    kind: type[Settings]
+    only: tuple[str, ...] = ()
+    shown: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Expanded:
+    """A parameter that stands for the settings of a class."""
+
+    name: str
+    kind: type[Settings]
+    only_given: bool
+    entries: tuple[Described, ...]
+    shown: Mapping[str, str] = field(default_factory=dict)
+
+    def options(self) -> Iterator[inspect.Parameter]:
+        for entry in self.entries:
+            yield _parameter(entry, self.only_given, self.shown.get(entry.name))
+
+    def collect(self, values: dict[str, Any]) -> Any:
+        """Take this parameter's options out of `values` and return its own value."""
+        given = {
+            entry.name: _parse(entry, value)
+            for entry in self.entries
+            if (value := values.pop(entry.name)) is not None and value != []
+        }
+        return given if self.only_given else self.kind(**given)
+
+
+def expand(function: Callable[..., None]) -> Callable[..., None]:
+    """Return a function with an option for each setting of its parameters that are settings classes."""
+    hints = get_type_hints(function, include_extras=True)
+    parameters: list[inspect.Parameter] = []
+    expanded: list[_Expanded] = []
+    for parameter in inspect.signature(function).parameters.values():
+        match = _expanded(parameter.name, hints.get(parameter.name))
+        if match is None:
+            hint = hints.get(parameter.name, parameter.annotation)
+            parameters.append(parameter.replace(annotation=hint, kind=inspect.Parameter.KEYWORD_ONLY))
+        else:
+            expanded.append(match)
+            parameters.extend(match.options())
+    if not expanded:
+        return function
+
+    @wraps(function)
+    def run(**values: Any) -> None:
+        context = values.pop(CONTEXT, None)
+        # The shell comes first: it prints what is wrong with the text of another option.
+        shells = [parameter for parameter in expanded if issubclass(parameter.kind, Shell)]
+        collected = {parameter.name: parameter.collect(values) for parameter in shells}
+        with naming_options(context), shell(**_levels(collected.values())) if shells else nullcontext():
+            for parameter in expanded:
+                if parameter not in shells:
+                    collected[parameter.name] = parameter.collect(values)
+            function(**values, **collected)
+
+    context = inspect.Parameter(CONTEXT, inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
+    parameters.append(context)
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return run
+
+
+def _levels(shells: Iterable[Any]) -> dict[str, bool]:
+    return {name: any(getattr(entry, name) for entry in shells) for name in ("verbose", "quiet", "traceback")}
+
+
+def _expanded(name: str, hint: Any) -> _Expanded | None:
+    if isinstance(hint, type) and issubclass(hint, Settings):
+        return _Expanded(name, hint, False, _entries(hint))
+    for mark in get_args(hint)[1:]:
+        if isinstance(mark, Given):
+            entries = [entry for entry in _entries(mark.kind) if not mark.only or entry.name in mark.only]
+            return _Expanded(name, mark.kind, True, tuple(entries), mark.shown)
+    return None
+
+
+def _entries(kind: type[Settings]) -> tuple[Described, ...]:
+    return tuple(entry for entry in describe(kind) if entry.about.option)
+
+
+def _parse(entry: Described, value: Any) -> Any:
+    return value if entry.about.parse is None else entry.about.parse(value, entry.name)
+
+
+def option_name(name: str) -> str:
+    """Return how a setting is written on the command line."""
+    return "--" + name.replace("_", "-")
+
+
+def _parameter(entry: Described, only_given: bool, text: str | None = None) -> inspect.Parameter:
+    about = entry.about
+    shown = None if only_given or about.parse or about.repeat else entry.default
+    optional = shown is None and (only_given or not entry.required)
+    kind = list[entry.kind] if about.repeat else entry.kind  # type: ignore[name-defined]
+    option = typer.Option(
+        *_flags(entry),
+        help=_ARGUMENT.sub(lambda match: option_name(match[1]), about.help),
+        metavar=about.metavar,
+        envvar=about.envvar,
+        show_default=text or bool(shown),
+        rich_help_panel=None if about.first else entry.group,
+    )
+    return inspect.Parameter(
+        entry.name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=inspect.Parameter.empty if entry.required and not only_given else shown,
+        annotation=Annotated[kind | None if optional else kind, option],
+    )
+
+
+def _flags(entry: Described) -> tuple[str, ...]:
+    if entry.about.flags or entry.kind is not bool:
+        return entry.about.flags
+    name = option_name(entry.name)
+    return (name,) if entry.default is False else (f"{name}/--no-{name[2:]}",)

@@ -1,15 +1,18 @@
-"""The display of progress: bars on a terminal, plain lines elsewhere, or JSON."""
+"""The display of tables and of progress: bars on a terminal, plain lines elsewhere, or JSON."""
 
 import json
 import math
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, TextIO, cast
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
-from iic_geotools.cli.streams import Unfailing, write
+from iic_geotools.cli.error_shell import Unfailing, write
 from iic_geotools.progress import OnProgress, Progress, silent
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 SHORT = 2.0
 """Seconds at the beginning in which no lines are written: work that ends by then needs none."""
@@ -136,3 +139,31 @@ def _bars() -> Iterator[OnProgress]:
             bars.update(task, completed=progress.done, total=progress.total, figures=figures)
 
         yield show
+
+
+def open_console(*, err: bool = False) -> "Console":
+    """Return a console on standard output or standard error that never ends a run."""
+    from rich.console import Console
+
+    console = Console(file=cast(TextIO, Unfailing(sys.stderr if err else sys.stdout)), highlight=False)
+    if not console.is_terminal:
+        console.width = 400  # a log has no width: names are not folded
+    return console
+
+
+def print_table(rows: Sequence[Sequence[str]], *, err: bool = False) -> None:
+    """Print a header and rows of texts; all but the first column are numbers.
+
+    Args:
+        rows: The header and the rows.
+        err: Print on standard error instead of standard output, which may be taken by progress as JSON.
+    """
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False)
+    for index, name in enumerate(rows[0]):
+        table.add_column(Text(name), justify="right" if index else "left")
+    for row in rows[1:]:
+        table.add_row(*map(Text, row))
+    open_console(err=err).print(table)

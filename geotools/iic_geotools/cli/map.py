@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from iic_geotools.cli import App, AsJson, Display, Version
-from iic_geotools.cli.tables import print_table
+from iic_geotools.cli.display import print_table
 from iic_geotools.options import (
     AssessSettings,
     ChangeSettings,

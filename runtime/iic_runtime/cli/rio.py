@@ -15,7 +15,7 @@ import typer
 from typer.models import ArgumentInfo, ParamMeta
 from typer.utils import get_params_from_function
 
-from iic_geotools.cli.signature import CONTEXT, expand
+from iic_geotools.cli.app import CONTEXT, expand
 from iic_runtime.cli.segment_raster import segment_raster
 
 # rio has an option --version itself.

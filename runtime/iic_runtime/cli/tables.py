@@ -11,7 +11,7 @@ from dataclasses import asdict
 import typer
 
 from iic_geotools.cli import as_options, print_error
-from iic_geotools.cli.tables import open_console
+from iic_geotools.cli.display import open_console
 from iic_runtime.benchmark import Benchmark, Trial
 from iic_runtime.engine.parity import EngineParity
 from iic_runtime.model.card import Card

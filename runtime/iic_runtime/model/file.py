@@ -5,10 +5,10 @@ message. Only its outermost fields are parsed: `metadata_props` (number 14) is a
 value (2); everything else is kept byte for byte.
 
 **Unsafe graphs**, which refer to other files or may run without end, are refused. An ONNX graph may say that its
-weights are in another file, by a path that ONNX Runtime takes relative to the working directory. Such a file is not covered by
-the digest of the model, and may be any file that the user can read. A node may also hold the name of a compiled
-engine. A loop may have any number of steps, so that no tile would ever end. The messages of the graph are walked
-without the `onnx` package.
+weights are in another file, by a path that ONNX Runtime takes relative to the working directory. Such a file is not
+covered by the digest of the model, and may be any file that the user can read. A node may also hold the name of a
+compiled engine. A loop may have any number of steps, so that no tile would ever end. The messages of the graph are
+walked without the `onnx` package.
 """
 
 import os

@@ -203,7 +203,7 @@ def test_the_command_is_the_function(make_scene: MakeScene, model: Path, tmp_pat
     """Every option of the command is an argument of the function, by the same name, and the other way round."""
     from inspect import signature
 
-    from iic_geotools.cli.signature import CONTEXT, expand
+    from iic_geotools.cli.app import CONTEXT, expand
     from iic_runtime.cli.segment_raster import segment_raster as command
 
     own = {"verbose", "quiet", "progress_json", "traceback", "version", CONTEXT}
