@@ -24,8 +24,8 @@ from iic_train.config import DataConfig
 from iic_train.data.rasters import LabelRasters, parse_groups, raster_dataset
 from iic_train.data.scene_reader import SceneReader
 from iic_train.data.survey import describe_scenes
+from iic_train.evaluation.evaluate import Confusion, Counts, many_to_one, one_to_one, score
 from iic_train.evaluation.kmeans import kmeans_baseline
-from iic_train.evaluation.metrics import Confusion, Counts, many_to_one, one_to_one, score
 from iic_train.models.networks import Network
 from iic_train.recipes.rasters import train_rasters
 from iic_train.recipes.recipe import find_files

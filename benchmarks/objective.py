@@ -22,8 +22,7 @@ def measure(
     """Time one form and take its peak memory beyond the maps themselves."""
     import torch
 
-    from iic_train.losses.correlation import weight_gradient_counts
-    from iic_train.losses.objective import iic_segmentation_loss, terms
+    from iic_train.losses.objective import iic_segmentation_loss, terms, weight_gradient_counts
 
     torch.set_num_threads(threads)
     torch.manual_seed(0)

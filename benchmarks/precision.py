@@ -19,7 +19,7 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from iic_export.precision import quantise
+from iic_export.torch_to_onnx import quantise
 from iic_geotools.scene.listing import find_scene
 from iic_geotools.tiling import TileGrid
 from iic_runtime.engine.base import Engine

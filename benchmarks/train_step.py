@@ -37,7 +37,7 @@ def main() -> None:
 
     from iic_train.data.loader import Batch
     from iic_train.losses import objective
-    from iic_train.losses.correlation import joint_counts
+    from iic_train.losses.objective import joint_counts
     from iic_train.losses.step import pair_terms
     from iic_train.models.networks import Network
     from iic_train.recipes.presets import preset

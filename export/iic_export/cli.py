@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from iic_export.packages import missing_extra
-from iic_export.settings import EngineOptions, ExportSettings, Naming
+from iic_export.settings import EngineOptions, ExportSettings, Naming, missing_extra
 from iic_geotools.cli import App, Shell, Version
 from iic_geotools.errors import MissingPackageError, UsageError
 

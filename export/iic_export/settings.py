@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Literal
 
 from iic_geotools.errors import UsageError
@@ -133,3 +134,8 @@ class ExportSettings(CardSettings, group="Model"):
     probabilities: bool = setting(False, "Add a third output, the probability of each class.")
     runs: PathLike = setting("runs", "Folder of the run folders.", first=True)
     overwrite: bool = setting(False, "Replace outputs that exist.", first=True)
+
+
+def missing_extra() -> str:
+    """Return the extras to advise, with ONNX Runtime only where no build of it is there: two overwrite each other."""
+    return "train" if find_spec("onnxruntime") else "cpu,train"

@@ -10,7 +10,7 @@ from onnx import TensorProto, numpy_helper
 from support.runs import TrainedScene
 
 from iic_export import Exported, export
-from iic_export.precision import quantise
+from iic_export.torch_to_onnx import quantise
 from iic_geotools.errors import ModelError
 from iic_runtime.model.file import ModelFile
 from iic_runtime.model.validate import validate_model

@@ -32,7 +32,7 @@ def test_a_graph_that_differs_is_not_written(
             fused.bias += 0.05
         return fused
 
-    monkeypatch.setattr("iic_export.served_head.fuse_conv_bn_eval", fuse_wrongly)
+    monkeypatch.setattr("iic_export.torch_to_onnx.fuse_conv_bn_eval", fuse_wrongly)
     with pytest.raises(ModelError, match="nothing was written"):
         export(trained.run, tmp_path / "m.onnx")
     assert list(tmp_path.iterdir()) == []

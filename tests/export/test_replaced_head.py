@@ -7,9 +7,7 @@ import pytest
 import torch
 from support.scenes import landscape
 
-from iic_export.precision import quantise
-from iic_export.served_head import served_head
-from iic_export.torch_to_onnx import to_onnx, with_outputs
+from iic_export.torch_to_onnx import quantise, served_head, to_onnx, with_outputs
 from iic_runtime.model.onnx_head import Head, has_features, merge_classes, replace_head, smooth_probabilities
 from iic_train.models.networks import Network
 from iic_train.models.registry import NetworkConfig

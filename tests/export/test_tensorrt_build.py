@@ -21,8 +21,7 @@ import iic_runtime.engine.gpu
 import iic_runtime.engine.tensorrt
 from iic_export import Exported, export
 from iic_export.exporter import build_graph
-from iic_export.tensorrt_build import EngineOptions
-from iic_export.tensorrt_graph import check_graph, list_problems, with_tensorrt_input
+from iic_export.tensorrt_build import EngineOptions, check_graph, list_problems, with_tensorrt_input
 from iic_export.trained_head import TrainedHead
 from iic_geotools.errors import DeviceError, IICError, ModelError, UsageError
 from iic_geotools.tiling import largest_read

@@ -10,10 +10,8 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 
-from iic_export.precision import quantise
-from iic_export.served_head import served_head
-from iic_export.tensorrt_graph import NEWEST_OPSET, list_problems
-from iic_export.torch_to_onnx import to_onnx
+from iic_export.tensorrt_build import NEWEST_OPSET, list_problems
+from iic_export.torch_to_onnx import quantise, served_head, to_onnx
 from iic_train.models.networks import Network
 from iic_train.models.registry import NETWORKS, NetworkConfig
 from iic_train.recipes.presets import PRESETS, preset

@@ -12,7 +12,7 @@ import pytest
 import torch
 from support.fake_cuda import CUDA, FakeCuda, fake_cuda
 
-from iic_export.served_head import served_head
+from iic_export.torch_to_onnx import served_head
 from iic_train.config import DataConfig, TrainConfig
 from iic_train.data import Arrays, Dataset
 from iic_train.data.loader import Batch, ImageSource

@@ -1,11 +1,11 @@
 """One Cloud-Optimised GeoTIFF from the parts of a map.
 
-**A Cloud-Optimised GeoTIFF of a map that is nearly empty, in the time that its data takes.** GDAL's COG driver
-looks at every block of its source, and a map of a few flight strips in a scene of a hundred gigapixels has hundreds
-of thousands of empty ones. Here the file is put together from tiles that GDAL has compressed, without a look at the
-others: 1.1 s of CPU instead of 11 s for 10 Gpx, 2.1 instead of 40 s for 42 Gpx (`benchmarks/sparse_map.py`). The
-layout is that of GDAL's driver: a note about the structure, the directories with their values, then the tiles from
-the smallest overview to the full resolution, each between its size and a copy of its last four bytes.
+**Maps that are nearly empty** are written in the time that their data takes. GDAL's COG driver looks at every block
+of its source, and a map of a few flight strips in a scene of a hundred gigapixels has hundreds of thousands of
+empty ones. Here the file is put together from tiles that GDAL has compressed, without a look at the others: 1.1 s
+of CPU instead of 11 s for 10 Gpx, 2.1 instead of 40 s for 42 Gpx (`benchmarks/sparse_map.py`). The layout is that
+of GDAL's driver: a note about the structure, the directories with their values, then the tiles from the smallest
+overview to the full resolution, each between its size and a copy of its last four bytes.
 """
 
 import struct

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from iic_train.evaluation.metrics import (
+from iic_train.evaluation.evaluate import (
     Confusion,
     adjusted_rand_index,
     many_to_one,

@@ -12,15 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from iic_train.losses import correlation
-from iic_train.losses.correlation import fast_size, joint_counts, weight_gradient_counts
+from iic_train.losses import objective
 from iic_train.losses.objective import (
     SEGMENTATION_FLOOR,
     clustering_joint,
+    fast_size,
     iic_loss,
     iic_segmentation_loss,
+    joint_counts,
     segmentation_joint,
     terms,
+    weight_gradient_counts,
 )
 
 
@@ -79,7 +81,7 @@ def test_counts_and_their_gradients_are_the_definition(
     if form == "chosen":
         counts = joint_counts(a, b, radius, chunk)
     elif form == "spectral":
-        counts = correlation._SpectralCounts.apply(a, b, radius, chunk)
+        counts = objective._SpectralCounts.apply(a, b, radius, chunk)
     else:
         counts = weight_gradient_counts(a, b, radius)
     expected = direct_counts(a, b, radius)
@@ -94,9 +96,9 @@ def test_counts_and_their_gradients_are_the_definition(
 def test_spectra_work_in_blocks_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     a, b = probabilities(5, 3, 12, 9), probabilities(5, 4, 12, 9, seed=1)
     expected = direct_counts(a, b, 4)
-    monkeypatch.setattr(correlation, "SPECTRUM_BYTES", 4000)
+    monkeypatch.setattr(objective, "SPECTRUM_BYTES", 4000)
     torch.testing.assert_close(
-        correlation._SpectralCounts.apply(a, b, 4, None), expected, rtol=1e-12, atol=1e-12
+        objective._SpectralCounts.apply(a, b, 4, None), expected, rtol=1e-12, atol=1e-12
     )
 
 
