@@ -18,7 +18,13 @@ from iic_geotools.option_texts import (
     parse_reflectance,
     parse_size,
 )
-from iic_geotools.options import CleaningSettings, CreationSettings, LabelSettings, WorkSettings
+from iic_geotools.options import (
+    CleaningSettings,
+    CreationSettings,
+    LabelSettings,
+    OutputSettings,
+    WorkSettings,
+)
 from iic_geotools.settings import PathLike, Settings, setting
 from iic_runtime.naming import SMOOTHING, SUGGESTED_PLACES
 
@@ -257,3 +263,18 @@ class SuggestSettings(ReadingSettings, DeviceSettings, WorkSettings):
     """Which places are suggested for labels."""
 
     count: int = setting(SUGGESTED_PLACES, "Number of places.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PageSettings(OutputSettings):
+    """What a page is made of."""
+
+    example: PathLike | None = setting(
+        None, "A scene, .tif, that the page maps when it is opened.", metavar="SCENE"
+    )
+    runtime: PathLike | None = setting(
+        None,
+        "A folder with onnxruntime-web and geotiff as `npm pack` or `npm install` leaves them. By default npm is asked "
+        "once, and they are kept in the cache.",
+        metavar="FOLDER",
+    )

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -17,6 +17,10 @@ from PIL import Image
 
 PROGRAM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 _FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--remote-debugging-pipe")
+
+
+class NavigatedError(Exception):
+    """The page that a command was for has gone."""
 
 
 class Browser:
@@ -48,6 +52,8 @@ class Browser:
         while True:
             answer = self._receive()
             if answer.get("id") == self._number:
+                if "navigated" in answer.get("error", {}).get("message", ""):
+                    raise NavigatedError(method)
                 assert "error" not in answer, answer
                 return dict(answer["result"])
 
@@ -85,8 +91,9 @@ class Browser:
     def wait(self, expression: str, tries: int = 600) -> None:
         """Wait until an expression holds, at least for 50 ms a try."""
         for _ in range(tries):
-            if self.evaluate(expression):
-                return
+            with suppress(NavigatedError):  # a page that loads itself once more
+                if self.evaluate(expression):
+                    return
             time.sleep(0.05)
         raise AssertionError(f"{expression} does not hold: {self.complaints}")
 

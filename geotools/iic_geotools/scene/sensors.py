@@ -137,6 +137,11 @@ def common_name(text: str) -> str | None:
     return _name_of(text) or _by_wavelength(_wavelengths((text,), ()))[0]
 
 
+def words_of(name: str) -> frozenset[str]:
+    """The words that mean a common name, in lower case and without spaces."""
+    return frozenset(word for word, meaning in _words().items() if meaning == name)
+
+
 def band_code(text: str) -> str | None:
     """The code of a sensor's band that a text is, without leading zeros; None if it is none."""
     code = _code(text)

@@ -1,4 +1,4 @@
-"""`iic-model list | show | get | index | validate | benchmark | rename | name | cluster | suggest`."""
+"""`iic-model list | show | get | index | validate | benchmark | rename | name | cluster | suggest | page`."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -7,7 +7,13 @@ import typer
 
 from iic_geotools.cli import App, AsJson, Display, Shell, Version, show_progress
 from iic_geotools.option_texts import parse_names
-from iic_runtime.options import BENCHMARK_SECONDS, ClusterSettings, NameSettings, SuggestSettings
+from iic_runtime.options import (
+    BENCHMARK_SECONDS,
+    ClusterSettings,
+    NameSettings,
+    PageSettings,
+    SuggestSettings,
+)
 
 app = App(no_args_is_help=True)
 main = app
@@ -270,3 +276,18 @@ def suggest(
     with display.show_progress() as progress:
         places = suggest_places(model, scene, out, **{**settings.values(), "progress": progress})
     typer.echo(f"{out}: {len(places)} places to click", err=display.progress_json)
+
+
+@app.command()
+def page(
+    model: Model,
+    *,
+    out: Annotated[Path, typer.Option("--out", "-o", help="The folder of the page.", show_default=False)],
+    settings: PageSettings,
+    shell: Shell,
+) -> None:
+    """Write a static site that maps scenes in the browser, on the device of whoever opens it."""
+    from iic_runtime.page.site import write_page
+
+    folder = write_page(model, out, **settings.values())
+    typer.echo(f"{folder}: host it anywhere, or look at it with: python -m http.server --directory {folder}")
