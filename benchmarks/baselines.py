@@ -25,13 +25,13 @@ from typing import Any
 
 import torch
 
+from iic_research.baselines import OF_IMAGES, OF_PIXELS, score_baseline
 from iic_train.config import TrainConfig
 from iic_train.data.base import Dataset
 from iic_train.data.training_data import open_dataset_of
 from iic_train.evaluation.evaluate import Evaluation, evaluate
 from iic_train.recipes.recipe import Recipe
 from iic_train.recipes.registry import RECIPES, config_of, train_recipe
-from iic_train.research.baselines.score import OF_IMAGES, OF_PIXELS, score_baseline
 from iic_train.runs import Run, load_run
 
 ROWS: dict[str, dict[str, Any]] = {

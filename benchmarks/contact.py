@@ -265,7 +265,7 @@ def mixture_without(world: World | None) -> Iterator[None]:
 
 def worlds_without(data: Path) -> Callable[[str], World]:
     """Return a function that fits the mixture without a folder, once for each."""
-    from iic_train.recipes.spectra import fit_spectra, read_places
+    from iic_research.spectra import fit_spectra, read_places
 
     places = read_places(data)
     return cache(lambda folder: fit_spectra(places, [folder]))

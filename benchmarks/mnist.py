@@ -22,11 +22,11 @@ from pathlib import Path
 
 import torch
 
+from iic_research.baselines import score_baseline
 from iic_train.evaluation.evaluate import Evaluation, evaluate
 from iic_train.evaluation.report import write_report
 from iic_train.recipes.presets import preset
 from iic_train.recipes.registry import config_of
-from iic_train.research.baselines.score import score_baseline
 from iic_train.trainer import train
 
 

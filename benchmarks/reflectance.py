@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from iic_geotools.scene.rescaling import robust_ranges
 from iic_geotools.scene.spectra import BANDS, TYPICAL_REFLECTANCE, World, fit_world
+from iic_research.spectra import fit_spectra, read_places
 from iic_runtime import Segmenter
-from iic_train.recipes.spectra import fit_spectra, read_places
 
 SCENES = (
     "s2_ftw/*window0", "s2_rondonia/*20LLQ*", "s2_rondonia/*20LMR*", "s2_california_rcv/*2020*", "s2_dsen2/*iran*",

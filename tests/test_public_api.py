@@ -35,7 +35,7 @@ PUBLIC_NAMES = {
             "find_run",
             "load_run",
         ),
-        *("resume", "run_baseline", "train", "train_preset", "train_rasters", "train_recipe", "write_report"),
+        *("resume", "train", "train_preset", "train_rasters", "train_recipe", "write_report"),
     },
     "iic_export": {"Exported", "export"},
 }

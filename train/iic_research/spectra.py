@@ -1,6 +1,6 @@
 """The spectra of the world (`iic_geotools.scene.spectra`): a mixture of Gaussians over reflectances of many places.
 
-    python -m iic_train.recipes.spectra DATA [-o spectra.json] [--leave-out FOLDER]...
+    python -m iic_research.spectra DATA [-o spectra.json] [--leave-out FOLDER]...
 
 It is fitted to the scenes of the recipe `satellite` of which reflectance is known, every place alike, and decides how
 imagery that was stretched by nobody knows what is brought to reflectance. DATA holds the folder `pool`.

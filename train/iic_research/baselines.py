@@ -10,6 +10,13 @@ import torch
 
 from iic_geotools.errors import UsageError
 from iic_geotools.progress import OnProgress, silent
+from iic_research.deepcluster import DeepCluster
+from iic_research.features import Features, cluster_features
+from iic_research.neighbours import Doersch, Isola
+from iic_research.sift import sift_features
+from iic_research.spectral import SAMPLE_IMAGES, spectral_clusters, spectral_predict
+from iic_research.training import calibrate, train_trunk
+from iic_research.triplets import Triplets
 from iic_train.config import BASELINES, Baseline, TrainConfig, change
 from iic_train.data.base import Dataset
 from iic_train.data.training_data import open_dataset_of
@@ -24,13 +31,6 @@ from iic_train.evaluation.evaluate import (
 from iic_train.evaluation.kmeans import flat_images, kmeans_baseline
 from iic_train.models.networks import Network
 from iic_train.recipes.registry import config_of
-from iic_train.research.baselines.deepcluster import DeepCluster
-from iic_train.research.baselines.features import Features, cluster_features
-from iic_train.research.baselines.neighbours import Doersch, Isola
-from iic_train.research.baselines.sift import sift_features
-from iic_train.research.baselines.spectral import SAMPLE_IMAGES, spectral_clusters, spectral_predict
-from iic_train.research.baselines.training import calibrate, train_trunk
-from iic_train.research.baselines.triplets import Triplets
 
 
 def run_baseline(

@@ -6,11 +6,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from iic_research.features import Features, feature_count
 from iic_train.config import TrainConfig
 from iic_train.data.loader import Batch
 from iic_train.losses.step import Pairs, plain_views
 from iic_train.models.networks import Network
-from iic_train.research.baselines.features import Features, feature_count
 from iic_train.views.random_numbers import Draw
 
 EMBEDDING = 128

@@ -10,7 +10,8 @@ from support.scenes import write_raster
 
 from iic_geotools.errors import DataError
 from iic_geotools.scene.spectra import BANDS, Mixture
-from iic_train.recipes import satellite, spectra
+from iic_research import spectra
+from iic_train.recipes import satellite
 
 MEANS = np.array([(0.03, 0.05, 0.06, 0.01), (0.02, 0.04, 0.02, 0.35), (0.2, 0.15, 0.1, 0.3)])
 

@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from iic_research.features import Features
 from iic_train.config import TrainConfig
 from iic_train.models.layers import LUMINANCE
 from iic_train.models.networks import Network
-from iic_train.research.baselines.features import Features
 
 ORIENTATIONS = 8
 BINS = 4

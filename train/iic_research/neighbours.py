@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from iic_geotools.errors import UsageError
+from iic_research.features import Features, feature_count, trunk_features
 from iic_train.config import TrainConfig
 from iic_train.data.loader import Batch
 from iic_train.losses.step import Pairs
 from iic_train.models.networks import Network
-from iic_train.research.baselines.features import Features, feature_count, trunk_features
 from iic_train.views.random_numbers import Draw
 
 PAIRS = 256

@@ -7,14 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from iic_train.config import TrainConfig
-from iic_train.data.base import Dataset
-from iic_train.data.loader import Batch
-from iic_train.evaluation.evaluate import Predict
-from iic_train.evaluation.kmeans import assign, kmeans
-from iic_train.losses.step import Pairs
-from iic_train.models.networks import Network
-from iic_train.research.baselines.features import (
+from iic_research.features import (
     Features,
     feature_count,
     nearest_centres,
@@ -23,6 +16,13 @@ from iic_train.research.baselines.features import (
     trunk_features,
     whiten,
 )
+from iic_train.config import TrainConfig
+from iic_train.data.base import Dataset
+from iic_train.data.loader import Batch
+from iic_train.evaluation.evaluate import Predict
+from iic_train.evaluation.kmeans import assign, kmeans
+from iic_train.losses.step import Pairs
+from iic_train.models.networks import Network
 from iic_train.views.random_numbers import Draw
 
 LABELS_PER_CLASS = 10

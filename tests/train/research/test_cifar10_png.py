@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from iic_geotools.errors import DataError
+from iic_research.cifar10_png import convert_cifar10
 from iic_train.data import open_dataset
-from iic_train.data.cifar10_png import convert_cifar10
 
 FILES = [*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"]
 
@@ -81,7 +81,7 @@ def test_it_runs_as_a_command(tmp_path: Path) -> None:
     make_package(tmp_path / "package")
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "iic_train.data.cifar10_png", *arguments]
+        command = [sys.executable, "-m", "iic_research.cifar10_png", *arguments]
         return subprocess.run(command, capture_output=True, text=True, check=False)
 
     assert run(str(tmp_path / "package"), str(tmp_path)).returncode == 0

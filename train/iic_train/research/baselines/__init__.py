@@ -1,1 +1,0 @@
-"""What the paper compares with, on the same data, trunk and protocol."""
