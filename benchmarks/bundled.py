@@ -31,8 +31,7 @@ from sklearn.ensemble import RandomForestClassifier
 from iic_runtime import Segmenter
 from iic_train.config import TrainConfig
 from iic_train.finetune.chips import Chip, LabelledChips, read_chips
-from iic_train.finetune.heldout import pixel_logs
-from iic_train.finetune.heldout_figures import HELD_OUT
+from iic_train.finetune.heldout import HELD_OUT, pixel_logs
 from iic_train.finetune.land_cover import BalancedCrops, augment, train_land_cover
 from iic_train.models.networks import Network
 from iic_train.recipes import aerial, satellite

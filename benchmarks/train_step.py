@@ -1,7 +1,7 @@
-"""The paper's Potsdam-3 training step (10a, k 24 and 3, 200 px) in pairs/s, beside the same with a plain loss.
+"""The paper's Potsdam-3 training step (10a, k 24 and 3, 200 px) in pairs/s, next to the same with a plain loss.
 
     python benchmarks/train_step.py [--batch 2] [--network 10a] [--threads 1] [--repeat 1]
-    python benchmarks/train_step.py --memory [--network pixel-context]
+    python benchmarks/train_step.py --memory [--network context]
 
 The plain loss is a convolution with a whole map as kernel, differentiated by autograd. Both steps make the
 same pairs, run the same network and update with Adam; times are CPU seconds of this process, so that

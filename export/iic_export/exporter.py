@@ -40,7 +40,7 @@ from iic_runtime.model.card import Card, FeatureGroup, Origin, Precision
 from iic_runtime.model.engine_card import ENGINE_SUFFIX
 from iic_runtime.model.onnx_head import FEATURES, PROBABILITIES
 from iic_runtime.model.select import record_export
-from iic_train.finetune.heldout_figures import held_out_figures
+from iic_train.finetune.heldout import held_out_figures
 from iic_train.runs import find_run
 
 TIMED_RUNS = 3

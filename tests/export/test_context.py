@@ -14,24 +14,23 @@ from iic_runtime.model.validate import validate_model
 from iic_train.config import DataConfig, TrainConfig
 from iic_train.models.networks import Network
 from iic_train.models.registry import NetworkConfig
-from iic_train.runs import Choice, create_run, load_run
+from iic_train.runs import Choice, create_run
 from iic_train.views.settings import DensePairs
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["plain", "smoothed"])
-def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of random weights whose batch norm is not trivial."""
     folder = tmp_path_factory.mktemp("context")
     scene = write_raster(folder / "scene.tif", bright_and_dark_fields(133, 151)[0])
     network = NetworkConfig(
-        "pixel-context",
+        "context",
         BANDS,
         clusters_b=3,
         beside="log",
         bias=True,
-        family="pixel-context",
-        widths=(6, 4, 4, 6, 6, 8),
-        smoothed=request.param,
+        family="context",
+        widths=(4, 6, 6, 8),
     )
     config = TrainConfig(
         "fields", DataConfig("rasters", scenes=(str(scene),)), network, DensePairs(), 24, ("b",), epochs=1
@@ -55,7 +54,5 @@ def test_context_networks_are_exported_with_their_own_halo_and_stride(
     assert (exported.card.halo, exported.card.stride) == (32, 8)
     assert all(check.kept for check in validate_model(exported.path))
     graph = onnx.load(exported.path).graph
-    smoothed = load_run(run).config.network.smoothed
-    assert any(node.op_type == "AveragePool" for node in graph.node) == smoothed
     # those of the trunk, none for the labels
-    assert sum(node.op_type == "Resize" for node in graph.node) == 3 + smoothed
+    assert sum(node.op_type == "Resize" for node in graph.node) == 3

@@ -9,7 +9,7 @@ from support.scenes import write_raster
 from iic_export import export
 from iic_runtime.model.file import ModelFile
 from iic_runtime.segmenter import Segmenter
-from iic_train.finetune.scene_runs import finetune_scenes
+from iic_train.finetune.pixel_runs import finetune_scenes
 from iic_train.finetune.settings import ScenesSettings
 from iic_train.runs import load_run
 

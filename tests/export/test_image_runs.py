@@ -13,8 +13,7 @@ from iic_export.name_clusters import Naming
 from iic_geotools.errors import TrainingError, UsageError
 from iic_train.config import DataConfig, TrainConfig
 from iic_train.evaluation.evaluate import evaluate
-from iic_train.finetune.image_runs import finetune_run, load_finetuned
-from iic_train.finetune.images import FinetuneSettings
+from iic_train.finetune.image_runs import FinetuneSettings, finetune_run, load_finetuned
 from iic_train.models.networks import Network
 from iic_train.models.registry import NetworkConfig
 from iic_train.runs import Choice, Run, create_run

@@ -43,18 +43,13 @@ def test_every_preset_can_become_an_engine(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("beside", ["none", "ratios", "log"])
-@pytest.mark.parametrize("name", ["bank", "local", "context-small", "pixel-context-small", "edge-8"])
+@pytest.mark.parametrize("name", ["bank", "local", "context-small", "edge-8"])
 def test_every_network_for_rasters_can_become_an_engine(name: str, beside: Any) -> None:
     if name == "bank" and beside != "none":
         pytest.skip("the bank has its own logarithms and ratios")
     assert name in NETWORKS
     model = served_graph(NetworkConfig(name, RGBI, 4, beside=beside), DensePairs(), 38)
     assert list_problems(model) == []
-
-
-def test_smoothed_networks_can_become_engines() -> None:
-    config = NetworkConfig("pixel-context-small", RGBI, 4, beside="ratios", smoothed=True)
-    assert list_problems(served_graph(config, DensePairs(), 38)) == []
 
 
 def test_biases_are_quantised_for_cpus_only() -> None:

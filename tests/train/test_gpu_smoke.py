@@ -19,7 +19,8 @@ from iic_train.data.loader import Batch, ImageSource
 from iic_train.data.training_data import TrainingData
 from iic_train.distributed import Ranks
 from iic_train.evaluation.evaluate import network_predict
-from iic_train.finetune.images import Classifier, FinetuneSettings, distort, ten_crops
+from iic_train.finetune.image_runs import Classifier, FinetuneSettings, distort, ten_crops
+from iic_train.finetune.learner import change_light
 from iic_train.losses.step import StepObjective, step_objective
 from iic_train.models.networks import Network
 from iic_train.models.registry import NetworkConfig
@@ -27,7 +28,6 @@ from iic_train.recipes.presets import PRESETS, preset
 from iic_train.recipes.rasters import PAIRS
 from iic_train.runs import create_run
 from iic_train.trainer import Trainer
-from iic_train.views.light import change_light
 from iic_train.views.pairs import image_views
 from iic_train.views.random_numbers import Draw
 from iic_train.views.settings import ImagePairs, Light
@@ -123,10 +123,7 @@ def raster_config(network: str = "local") -> TrainConfig:
     "network",
     [
         "bank",
-        *(
-            pytest.param(name, marks=pytest.mark.slow)
-            for name in ("local", "edge-8", "context-small", "pixel-context-small")
-        ),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("local", "edge-8", "context-small")),
     ],
 )
 def test_networks_for_rasters(network: str) -> None:
@@ -188,11 +185,10 @@ def test_fine_tuning_of_images() -> None:
 
 def test_light_of_fine_tuning_on_scenes_does_not_wait() -> None:
     """Noise, which is drawn by a generator on the device, is left to a real GPU."""
-    light = Light(plain=0.1, varied=True, wide_gain=0.2, saturation=0.2, vegetation=0.3, contrast=0.2)
+    light = Light(plain=0.1, varied=True, gain=0.2, gamma=0.1, offset=0.1, noise=0.1)
     with fake_cuda() as mode:
         images = torch.zeros(4, 4, 16, 16, device=CUDA)
-        channels = ("red", "green", "blue", "nir")
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Draw, "normal", lambda self, like: torch.zeros_like(like))
-            change_light(light, images, channels, Draw(0, CUDA))
+            change_light(light, images, Draw(0, CUDA))
         assert not mode.waits

@@ -99,7 +99,7 @@ def evaluate(
     from iic_train.distributed import choose_device
     from iic_train.evaluation.evaluate import evaluate as evaluate_run
     from iic_train.evaluation.report import write_report
-    from iic_train.finetune.heldout_figures import read_held_out
+    from iic_train.finetune.heldout import read_held_out
     from iic_train.runs import find_run
 
     opened = find_run(run, runs)
@@ -259,7 +259,7 @@ def finetune(
     settings = {option: value for option, value in settings.items() if value is not None}
     with display.show_progress() as progress:
         if labels:
-            from iic_train.finetune.scene_runs import finetune_scenes
+            from iic_train.finetune.pixel_runs import finetune_scenes
 
             tuned = finetune_scenes(
                 find_run(run, runs),
@@ -280,8 +280,7 @@ def finetune(
         if given := [f"`{option}`" for option, value in of_pixels.items() if value is not None]:
             raise UsageError(f"Without `labels` there is no use for {', '.join(given)}.")
         from iic_train.distributed import choose_device
-        from iic_train.finetune.image_runs import finetune_folds, finetune_run
-        from iic_train.finetune.images import FinetuneSettings
+        from iic_train.finetune.image_runs import FinetuneSettings, finetune_folds, finetune_run
 
         image_settings = FinetuneSettings(**training)
         opened, chosen = find_run(run, runs), choose_device(device)
@@ -302,7 +301,7 @@ def finetune(
 def finish_learning(run: "Run", quiet: bool) -> None:
     """Write the page of a run that learnt from labels, and print how good it is and where."""
     from iic_train.evaluation.report import write_report
-    from iic_train.finetune.heldout_figures import held_out_figures
+    from iic_train.finetune.heldout import held_out_figures
 
     page = write_report(run)
     figures = held_out_figures(run)

@@ -11,12 +11,14 @@ from iic_geotools.errors import DataError, TrainingError, UsageError
 from iic_train.config import DataConfig, TrainConfig
 from iic_train.data import Arrays
 from iic_train.data.images import read_folds
-from iic_train.finetune.image_runs import finetune_folds, finetune_run, load_finetuned
-from iic_train.finetune.images import (
+from iic_train.finetune.image_runs import (
     Classifier,
     FinetuneSettings,
     distort,
     finetune,
+    finetune_folds,
+    finetune_run,
+    load_finetuned,
     ten_crop_accuracy,
     ten_crops,
 )
@@ -198,7 +200,7 @@ def test_every_fold_starts_from_the_run(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_weights_are_kept_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("iic_train.finetune.images.KEEP_EVERY", 2)
+    monkeypatch.setattr("iic_train.finetune.image_runs.KEEP_EVERY", 2)
     kept: list[int] = []
     settings = FinetuneSettings(epochs=5, batch_size=4, hidden=4)
     finetune(

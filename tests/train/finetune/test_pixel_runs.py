@@ -15,9 +15,8 @@ from support.scenes import write_points, write_raster
 from iic_geotools.errors import DataError, IICError, UsageError
 from iic_train.config import TrainConfig
 from iic_train.finetune.chips import read_chips
-from iic_train.finetune.heldout_figures import HELD_OUT, held_out_figures
-from iic_train.finetune.pixel_runs import learn
-from iic_train.finetune.scene_runs import finetune_config, finetune_scenes
+from iic_train.finetune.heldout import HELD_OUT, held_out_figures
+from iic_train.finetune.pixel_runs import finetune_config, finetune_scenes, learn
 from iic_train.finetune.settings import Meaning, ScenesSettings, class_names, parse_meanings
 from iic_train.runs import Run, load_run
 from iic_train.trainer import resume

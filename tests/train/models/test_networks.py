@@ -21,10 +21,6 @@ NARROW: dict[str, dict[str, Any]] = {
     "context": {"family": "context", "widths": (4, 4, 4, 4)},
     "context-deep": {"family": "context", "widths": (2, 4, 4, 2, 2)},
     "context-half": {"family": "context", "widths": (0, 4, 4, 2, 2)},
-    "pixel-context": {"family": "pixel-context", "widths": (4, 4, 4, 4, 4)},
-    "pixel-context-half": {"family": "pixel-context", "widths": (4, 4, 0, 4, 4, 4)},
-    "pixel-context-smoothed": {"family": "pixel-context", "widths": (4, 4, 0, 4, 4, 4), "smoothed": True},
-    "pixel-context-near": {"family": "pixel-context", "widths": (4, 4, 4, 4), "smoothed": True},
 }
 """Networks of every dense family, narrow enough for tests."""
 
@@ -162,43 +158,9 @@ def test_context_networks_see_far_and_label_every_pixel() -> None:
 
 
 def test_a_context_may_begin_at_half_the_resolution() -> None:
-    half = Network(
-        NetworkConfig("pixel-context", RGBI, 5, family="pixel-context", widths=(4, 4, 0, 6, 4, 4, 4))
-    )
+    half = Network(NetworkConfig("context", RGBI, 5, family="context", widths=(0, 6, 4, 4, 4)))
     assert (half.receptive_field, half.halo, half.stride, half.cell) == (137, 64, 16, 1)
-    assert half.features(torch.rand(1, 4, 37, 51)).shape == (1, 4 + 6, 37, 51)
-
-
-def test_pixel_features_see_one_pixel() -> None:
-    network = lively(NetworkConfig("pixel-context", RGBI, 5, **NARROW["pixel-context"]))
-    assert network.pixel_features == 4
-    view = torch.rand(1, 4, 20, 20)
-    changed = view.clone()
-    changed[..., 10, 10] = 0.0
-    before, after = network.features(view)[:, :4], network.features(changed)[:, :4]
-    different = (before != after).any(1)
-    assert different[..., 10, 10].all()
-    assert different.sum() == 1
-
-
-def test_smoothed_features_are_means_of_pixel_features() -> None:
-    network = lively(NetworkConfig("pixel-context", RGBI, 5, **NARROW["pixel-context-smoothed"]))
-    first = network.pixel_features
-    even = torch.full((1, 4, 31, 45), 0.4)
-    features = network.features(even)
-    assert features.shape[1] == 3 * first
-    # an even image is its own mean, up to its borders: only pixels inside count
-    torch.testing.assert_close(features[:, first : 2 * first], features[:, :first])
-    spot = even.clone()
-    spot[..., 15, 20] = 0.9
-    change = (network.features(spot) - features)[0, first : 2 * first].abs().sum(0)
-    assert change[15, 20].item() == pytest.approx(change.max().item(), rel=1e-4)
-    assert change[15, 29] > 0
-    beyond = torch.ones_like(change, dtype=torch.bool)
-    beyond[4:27, 10:31] = False
-    assert change[beyond].max() < 1e-6
-    with pytest.raises(UsageError, match="no path that sees one pixel"):
-        NetworkConfig("context", RGBI, 3, smoothed=True)
+    assert half.features(torch.rand(1, 4, 37, 51)).shape == (1, 6, 37, 51)
 
 
 @pytest.mark.parametrize(("beside", "channels"), [("log", 8), ("ratios", 8), ("none", 4)])
@@ -293,7 +255,7 @@ def test_one_sub_head_can_be_taken_out() -> None:
     "config",
     [
         NetworkConfig("edge-8", RGBI, 3, 7, 2, sobel=True),
-        NetworkConfig("pixel-context", RGBI, 3, 7, 2, beside="log", bias=True, **NARROW["pixel-context"]),
+        NetworkConfig("context", RGBI, 3, 7, 2, beside="log", bias=True, **NARROW["context"]),
     ],
 )
 def test_onnx_export_with_dynamic_shapes(config: NetworkConfig, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from support.scenes import write_raster
 
 from iic_geotools.errors import DataError
 from iic_train.config import TrainConfig
-from iic_train.finetune.heldout_figures import held_out_figures
+from iic_train.finetune.heldout import held_out_figures
 from iic_train.finetune.settings import FinetuneConfig, LabelSource, Meaning
 from iic_train.models.networks import Network
 from iic_train.models.registry import NetworkConfig
@@ -35,11 +35,11 @@ TINY = LearntRecipe(
     "tiny",
     "For tests.",
     FinetuneConfig(
-        ("bright", "dark"), (SOURCE,), dtype="int16", mode="network", folds=2, pixel_steps=20, pixel_batch=64
+        ("bright", "dark"), (SOURCE,), dtype="int16", mode="network", folds=2
     ),
     NetworkConfig(
-        "pixel-context", satellite.CHANNELS, 2, scale=(1e-4,) * 4, beside="log", bias=True,
-        family="pixel-context", widths=(4, 4, 4, 4, 4),
+        "context", satellite.CHANNELS, 2, scale=(1e-4,) * 4, beside="log", bias=True,
+        family="context", widths=(4, 4, 4),
     ),
     size=32, batch=2, epochs=1, steps=2, lr=1e-3, gsd=(1.0, 2.0), attribution="made for tests", licence="CC0-1.0",
 )  # fmt: skip

@@ -26,7 +26,7 @@ from iic_train.evaluation.plots import (
     simplex_series,
 )
 from iic_train.evaluation.simplex import KEPT_IMAGES, cluster_probabilities, even_sample, read_simplex
-from iic_train.finetune.heldout_figures import held_out_figures
+from iic_train.finetune.heldout import held_out_figures
 from iic_train.runs import Checkpoint, Choice, Run
 from iic_train.views.settings import ImagePairs
 from iic_train.watch import FIXED_CLUSTERS

@@ -1,40 +1,146 @@
 """Training of a whole network on labelled crops: the loop of one network, for a fold or for all places.
 
-If the network has a path that sees one pixel, that path may be trained first, on pixels alone, and kept; the context
-then learns on its own as a second opinion, and logits are a weighted mean of both. Weights are averaged over steps, and
-batch norm is calibrated with the averaged ones.
+Weights are averaged over steps, and batch norm is calibrated with the averaged ones.
 """
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from iic_geotools.errors import TrainingError
+from iic_geotools.errors import DataError, TrainingError
 from iic_train.config import TrainConfig
 from iic_train.data.loader import Batch, Source, batches
-from iic_train.finetune.chips import LabelledChips
-from iic_train.finetune.crops import Crops
+from iic_train.finetune.chips import Chip, LabelledChips
 from iic_train.finetune.heldout import class_logs
-from iic_train.finetune.linear_head import class_head, correct_logits
+from iic_train.finetune.linear_head import correct_logits
 from iic_train.finetune.settings import FinetuneConfig
 from iic_train.losses.set_loss import set_loss
 from iic_train.losses.step import pair_terms, seed_of
-from iic_train.models.context import PixelContext
 from iic_train.models.networks import Network
-from iic_train.views.light import change_light
 from iic_train.views.random_numbers import Draw
 from iic_train.views.settings import Light
 
 CALIBRATION_STEPS = 40
-CALIBRATION, PIXEL_PASS, UNLABELLED_PASS = 2_000_001, 2_000_002, 2_000_003
+CALIBRATION, UNLABELLED_PASS, SHARES = 2_000_001, 2_000_003, 1_000_001
 """Numbers of passes that are not epochs."""
-PIXELS_PER_CROP = 150
-"""Number of pixels of each crop that the path of single pixels is trained on."""
-PIXEL_DECAY = 1e-3
+SHARE_CROPS = 200
+"""Number of crops from which the shares of the classes are found."""
+LEAST_SHARE = 1e-3
+"""Added to the share of a class, so that one that hardly occurs does not weigh without bound."""
+
+
+class Crop(NamedTuple):
+    """A batch of crops.
+
+    Attributes:
+        pixels: Values `[N, C, S, S]` in the range that the network takes, as floats.
+        codes: Codes of the sets of classes `[N, S, S]`.
+        inside: Which pixels lie in a chip, `[N, 1, S, S]`.
+    """
+
+    pixels: Tensor
+    codes: Tensor
+    inside: Tensor
+
+
+class Crops:
+    """Draws a source by its weight, a place, a chip, a window and a turn, all of it from a key.
+
+    Args:
+        data: The labelled chips.
+        config: The settings of the run.
+        fold: The places that are left out; None learns from all of them.
+    """
+
+    def __init__(self, data: LabelledChips, config: TrainConfig, fold: int | None = None) -> None:
+        if config.finetune is None or config.size is None:
+            raise ValueError("Crops are drawn for runs that learn from labels.")
+        self.settings: FinetuneConfig = config.finetune
+        self.size, self.seed, self.batch = config.size, config.seed, config.batch
+        self.fill = torch.tensor(config.network.offset).view(-1, 1, 1)
+        self.members = torch.from_numpy(data.legend.members())
+        self._places: list[list[list[tuple[Chip, NDArray[np.uint8]]]]] = []
+        weights = []
+        for number, source in enumerate(self.settings.sources):
+            places: dict[str, list[tuple[Chip, NDArray[np.uint8]]]] = {}
+            for chip in data.chips:
+                codes = chip.codes_without(fold)
+                if chip.source == number and codes.any():
+                    places.setdefault(chip.place, []).append((chip, codes))
+            if places and source.weight > 0:
+                self._places.append(list(places.values()))
+                weights.append(source.weight)
+        if not weights:
+            raise DataError("No labelled place is left to learn from: label more places.")
+        self._weights = np.array(weights) / np.sum(weights)
+
+    def class_weights(self) -> Tensor:
+        """Return the weight of each class: its share of the labelled pixels to the power of minus `balance`."""
+        counts = torch.zeros(len(self.members))
+        for number in range(SHARE_CROPS):
+            rng = np.random.default_rng((self.seed, SHARES, number))
+            codes = self._crop(rng)[1]
+            counts += torch.bincount(codes.flatten().long(), minlength=len(self.members))
+        single = self.members.sum(1) == 1
+        share = (counts[single, None] * self.members[single]).sum(0)
+        share = share / share.sum().clamp_min(1.0)
+        weights = (share + LEAST_SHARE) ** -self.settings.balance
+        return weights / (weights * share).sum().clamp_min(1e-6)
+
+    def read(self, key: tuple[int, ...], count: int | None = None) -> Crop:
+        """Return a batch of crops that follows from a key."""
+        rng = np.random.default_rng((self.seed, *key))
+        parts = [self._crop(rng) for _ in range(count or self.batch)]
+        return Crop(*(torch.stack(part) for part in zip(*parts, strict=True)))
+
+    def _crop(self, rng: np.random.Generator) -> tuple[Tensor, Tensor, Tensor]:
+        places = self._places[rng.choice(len(self._places), p=self._weights)]
+        shares = np.sqrt([len(place) for place in places])
+        place = places[rng.choice(len(places), p=shares / shares.sum())]
+        chip, codes = place[rng.integers(len(place))]
+        rooms = [max(0, length - self.size) for length in codes.shape]
+        top, left = (int(rng.integers(room + 1)) for room in rooms)
+        window = np.s_[top : top + self.size, left : left + self.size]
+        turns, flip = int(rng.integers(4)), -1 if rng.random() < 0.5 else 1
+        values = np.rot90(chip.pixels[:, *window], turns, (1, 2))[:, :, ::flip]
+        labels = np.rot90(codes[window], turns)[:, ::flip]
+        border = (0, self.size - labels.shape[1], 0, self.size - labels.shape[0])
+        inside = F.pad(torch.ones(1, *labels.shape, dtype=torch.bool), border)
+        pixels = F.pad(torch.from_numpy(np.ascontiguousarray(values, np.float32)), border)
+        masks = F.pad(torch.from_numpy(np.ascontiguousarray(labels)), border)
+        return torch.where(inside, pixels, self.fill), masks, inside
+
+
+def change_light(settings: Light, images: Tensor, draw: Draw) -> Tensor:
+    """Change the light of a batch of scaled images; some stay as they are, as the settings say.
+
+    Unlike `photometry`, which makes views that must share a cluster, these changes keep what a label means: most of
+    them are small, and all of them happen to imagery in practice.
+    """
+    count, bands = images.shape[:2]
+    whole = torch.ones(count, 1, 1, 1, device=images.device)
+    strength = draw.uniform((count, 1, 1, 1), 0.0, 1.0) if settings.varied else whole
+
+    def normal(channels: int) -> Tensor:
+        return draw.normal(images.new_zeros(count, channels, 1, 1)) * strength
+
+    lit = images.clamp(-0.2, 1.2)
+    if settings.gamma:
+        lit = lit.clamp_min(0.0) ** torch.exp(settings.gamma * normal(1))
+    lit = lit * torch.exp(settings.gain * normal(1) + settings.band_gain * normal(bands))
+    if settings.offset:
+        lit = lit + settings.offset * normal(1)
+    if settings.noise:
+        level = settings.noise * draw.uniform((count, 1, 1, 1), 0.0, 1.0).square() * strength
+        lit = lit + level * draw.normal(lit)
+    unchanged = draw.chance(count, settings.plain).view(-1, 1, 1, 1)
+    return torch.where(unchanged, images, lit)
 
 
 class Learner:
@@ -67,20 +173,9 @@ class Learner:
         self.device = next(network.parameters()).device
         self.class_weights = self.crops.class_weights().to(self.device)
         self.members = self.crops.members.to(self.device)
-        self.frozen_norms: set[nn.Module] = set()
-        self.pixel_bias = torch.zeros(len(self.settings.classes), device=self.device)
         self._begin()
 
-    @property
-    def _apart(self) -> bool:
-        """Whether the path that sees one pixel and the context learn on their own."""
-        return bool(self.network.pixel_features and self.settings.pixel_steps)
-
     def _begin(self) -> None:
-        trunk = self.network.trunk
-        if isinstance(trunk, PixelContext) and self._apart:
-            self.frozen_norms |= {m for m in trunk.pixel.modules() if isinstance(m, nn.BatchNorm2d)}
-            trunk.pixel.requires_grad_(False)
         parameters: list[nn.Parameter] = [p for p in self.network.parameters() if p.requires_grad]
         heads = {id(p) for p in self.network.heads.parameters()}
         groups: list[dict[str, Any]] = [
@@ -94,43 +189,6 @@ class Learner:
         )
         self.mean = {name: value.clone() for name, value in self.network.state_dict().items()}
 
-    def train_pixel_path(self) -> None:
-        """Train the path that sees one pixel on single pixels, if there is one and the settings ask for it."""
-        network, settings, trunk = self.network, self.settings, self.network.trunk
-        if not isinstance(trunk, PixelContext) or not self._apart:
-            return
-        first = network.pixel_features
-        pixels, codes, through_air = self.crops.single_pixels(settings.pixel_crops, PIXELS_PER_CROP)
-        trunk.pixel.requires_grad_(True).train()
-        start = torch.zeros(len(settings.classes), first)
-        weight = nn.Parameter(nn.init.kaiming_normal_(start)[..., None, None].to(self.device))
-        bias = nn.Parameter(torch.zeros(len(settings.classes), device=self.device))
-        optimiser = torch.optim.AdamW(
-            [*trunk.pixel.parameters(), weight, bias], lr=settings.pixel_rate, weight_decay=PIXEL_DECAY
-        )
-        for step in range(settings.pixel_steps):
-            _set_rate(optimiser, settings.pixel_rate * _cosine(step / settings.pixel_steps))
-            draw = Draw(seed_of((self.config.seed, PIXEL_PASS, step)), self.device)
-            chosen = draw.integers(settings.pixel_batch, 0, len(pixels)).cpu()
-            scaled = network.scale(pixels[chosen, :, None, None].to(self.device))
-            if step % 2:  # every other batch in unchanged light, which is what most pixels are seen in
-                scaled = change_light(
-                    settings.light, scaled, network.config.channels, draw, through_air[chosen]
-                )
-            features = trunk.pixel(network.front.filter(scaled))
-            logs = F.conv2d(features, weight, bias)[..., 0, 0].log_softmax(1)
-            loss = self._loss(logs, codes[chosen].to(self.device))
-            optimiser.zero_grad(set_to_none=True)
-            loss.backward()  # type: ignore[no-untyped-call]
-            optimiser.step()
-        trunk.pixel.requires_grad_(False).eval()
-        with torch.no_grad():
-            head_weight, _ = class_head(network)
-            head_weight.zero_()
-            head_weight[:, :first] = weight
-            self.pixel_bias.copy_(bias)  # the context begins with constants of its own
-        self.mean = {name: value.clone() for name, value in network.state_dict().items()}
-
     def train_epoch(self, epoch: int) -> float:
         """Train for the steps of an epoch, counted from 1, and return the mean loss.
 
@@ -142,7 +200,7 @@ class Learner:
         unlabelled = self._unlabelled_batches(epoch)
         for index in range(self.steps):
             step = self._step(epoch, index)
-            self._set_modes()
+            self.network.train()
             _set_rate(self.optimiser, self._rate(step))
             loss = self._step_loss((epoch, index))
             if self.settings.iic_weight and unlabelled is not None:
@@ -164,31 +222,14 @@ class Learner:
         network = Network(self.network.config).to(self.device)
         network.load_state_dict(self.mean)
         self._calibrate(network)
-        self._join_opinions(network)
         correct_logits(network, self.settings.bias, self.settings.temperature or 1.0)
         return network.eval()
-
-    @torch.no_grad()
-    def _join_opinions(self, network: Network) -> None:
-        """Make the logits the weighted mean of those of the pixel and those of its context, if both learnt alone."""
-        if not self._apart:
-            return
-        share, first = self.settings.pixel_share, network.pixel_features
-        weight, bias = class_head(network)
-        own, around = weight[:, :first], weight[:, first:]
-        around *= 1.0 - share
-        own *= share
-        if network.config.smoothed:
-            around[:, :first] = self.settings.smoothed_share * own
-            own *= 1.0 - self.settings.smoothed_share
-        bias.lerp_(self.pixel_bias, share)
 
     def state(self) -> dict[str, Any]:
         """Return what resuming needs."""
         return {
             "network": self.network.state_dict(),
             "mean": self.mean,
-            "pixel_bias": self.pixel_bias,
             "optimiser": self.optimiser.state_dict(),
         }
 
@@ -196,7 +237,6 @@ class Learner:
         """Continue from what `state` returned."""
         self.network.load_state_dict(state["network"])
         self.mean = {name: value.to(self.device) for name, value in state["mean"].items()}
-        self.pixel_bias = state["pixel_bias"].to(self.device)
         self.optimiser.load_state_dict(state["optimiser"])
 
     def _step(self, epoch: int, index: int) -> int:
@@ -206,35 +246,20 @@ class Learner:
         rise = min(1.0, (step + 1) / max(1, self.settings.warmup))
         return self.config.lr * rise * _cosine(step / (self.config.epochs * self.steps))
 
-    def _set_modes(self) -> None:
-        self.network.train()
-        for module in self.frozen_norms:
-            module.eval()
-
-    def _view(self, key: tuple[int, int], light: Light) -> tuple[Tensor, Tensor]:
+    def _view(self, key: tuple[int, int]) -> tuple[Tensor, Tensor]:
         """Return a batch in changed light, and its codes."""
         crop = self.crops.read(key)
         draw = Draw(seed_of((self.config.seed, *key)), self.device)
         pixels = crop.pixels.to(self.device, memory_format=torch.channels_last)
-        scaled, inside = self.network.scale(pixels), crop.inside.to(self.device)
-        lit = change_light(light, scaled, self.network.config.channels, draw, crop.through_air)
-        return lit.where(inside, torch.zeros(())), crop.codes.to(self.device)
+        lit = change_light(self.settings.light, self.network.scale(pixels), draw)
+        return lit.where(crop.inside.to(self.device), torch.zeros(())), crop.codes.to(self.device)
 
     def _step_loss(self, key: tuple[int, int]) -> Tensor:
-        network, settings, trunk = self.network, self.settings, self.network.trunk
-        first = network.pixel_features
-        if self._apart and isinstance(trunk, PixelContext):
-            view, codes = self._view(key, settings.around or settings.light)
-            context = trunk.context(network.front.filter(view))
-            absent = trunk.out_channels - context.shape[1]
-            own = context.new_zeros(len(context), absent, *context.shape[2:])
-        else:
-            view, codes = self._view(key, settings.light)
-            features = network.features(view)
-            own, context = features[:, :first], features[:, first:]
-        if settings.dropout:
-            context = F.dropout2d(context, settings.dropout)
-        logs = class_logs(network, view, torch.cat([own, context], 1)).permute(0, 2, 3, 1)
+        view, codes = self._view(key)
+        features = self.network.features(view)
+        if self.settings.dropout:
+            features = F.dropout2d(features, self.settings.dropout)
+        logs = class_logs(self.network, view, features).permute(0, 2, 3, 1)
         labelled = codes > 0
         return self._loss(logs[labelled], codes[labelled])
 
@@ -277,13 +302,7 @@ class Learner:
     @torch.no_grad()
     def _calibrate(self, network: Network) -> None:
         """Compute the statistics of batch norm anew, on crops as they are trained on."""
-        own = {id(module) for module in self.frozen_norms}
-        frozen = {name for name, module in self.network.named_modules() if id(module) in own}
-        norms = [
-            module
-            for name, module in network.named_modules()
-            if isinstance(module, nn.BatchNorm2d) and name not in frozen
-        ]
+        norms = [module for module in network.modules() if isinstance(module, nn.BatchNorm2d)]
         momenta = [norm.momentum for norm in norms]
         network.eval()
         for norm in norms:
@@ -291,7 +310,7 @@ class Learner:
             norm.momentum = None
             norm.train()
         for step in range(CALIBRATION_STEPS):
-            network.features(self._view((CALIBRATION, step), self.settings.light)[0])
+            network.features(self._view((CALIBRATION, step))[0])
         for norm, momentum in zip(norms, momenta, strict=True):
             norm.momentum = momentum
 

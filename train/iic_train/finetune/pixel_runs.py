@@ -8,31 +8,51 @@ the places left out.
 
 import json
 import logging
+import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
+from iic_geotools.classmap.classes import MAX_CLASSES
 from iic_geotools.errors import DataError, UsageError
-from iic_geotools.files import write_atomically
+from iic_geotools.files import absolute_path, write_atomically
 from iic_geotools.progress import OnProgress, Progress, silent
-from iic_train.config import TrainConfig
+from iic_geotools.scene.info import describe
+from iic_geotools.scene.labels import NOT_LABELLED, open_labels
+from iic_geotools.tiling import Rect
+from iic_train.config import DataConfig, TrainConfig
 from iic_train.data.loader import Source
 from iic_train.distributed import choose_device
-from iic_train.finetune.chips import LabelledChips, read_chips
-from iic_train.finetune.heldout import HeldOut, score_fold
-from iic_train.finetune.heldout_figures import HELD_OUT, describe_choice
+from iic_train.finetune.chips import LabelledChips, read_chips, scene_classes
+from iic_train.finetune.heldout import HELD_OUT, HeldOut, describe_choice, score_fold
 from iic_train.finetune.land_cover import train_land_cover
 from iic_train.finetune.learner import Learner
 from iic_train.finetune.linear_head import correct_logits, fit_head
-from iic_train.finetune.settings import FinetuneConfig, Mode, without_temperature
+from iic_train.finetune.settings import (
+    SCENES_DEFAULTS,
+    FinetuneConfig,
+    LabelSource,
+    Mode,
+    ScenesSettings,
+    class_names,
+    parse_meanings,
+    without_temperature,
+)
 from iic_train.models.networks import Network
-from iic_train.runs import Choice, Run, create_run, load_run
+from iic_train.runs import Checkpoint, Choice, Run, create_run, load_run
+from iic_train.views.settings import Light
 
 _LOG = logging.getLogger(__name__)
+
+TILE = 2048
+"""Side of the pieces in which labels are looked through."""
+LIGHT = Light(plain=0.4, varied=True, gain=0.1, band_gain=0.04, gamma=0.06, offset=0.01, noise=0.01)
+"""Changes of light that hold for imagery of any kind."""
 
 
 def learn(
@@ -111,9 +131,7 @@ def _train(run: Run, data: LabelledChips, device: torch.device, progress: OnProg
     learner = Learner(first_network(config).to(device), data, config, None, _unlabelled(config))
     state = run.load_state()
     epoch = 0
-    if state is None:
-        learner.train_pixel_path()
-    else:
+    if state is not None:
         learner.restore(state)
         epoch = int(state["epoch"])
         run.forget_metrics_after(epoch)
@@ -202,7 +220,6 @@ def train_fold(
     if config.network.family == "land-cover":
         return train_land_cover(config, data, fold)
     learner = Learner(first_network(config).to(device), data, config, fold, _unlabelled(config))
-    learner.train_pixel_path()
     for epoch in range(1, config.epochs + 1):
         learner.train_epoch(epoch)
     return learner.averaged()
@@ -227,7 +244,7 @@ def first_network(config: TrainConfig) -> Network:
 
 
 def _unlabelled(config: TrainConfig) -> Source | None:
-    """Open windows of the scenes for the IIC objective beside the labels."""
+    """Open windows of the scenes for the IIC objective next to the labels."""
     if not _settings(config).iic_weight or not config.data.scenes:
         return None
     from iic_train.data.training_data import open_training_data
@@ -239,3 +256,152 @@ def _settings(config: TrainConfig) -> FinetuneConfig:
     if config.finetune is None:
         raise UsageError("The config does not say what to learn from.")
     return config.finetune
+
+
+def finetune_scenes(
+    run: Run,
+    labels: Sequence[str | os.PathLike[str]],
+    settings: ScenesSettings = SCENES_DEFAULTS,
+    *,
+    scenes: Sequence[str | os.PathLike[str]] = (),
+    label_class: Sequence[str] = (),
+    label_field: str | None = None,
+    checkpoint: Checkpoint = "best",
+    runs: Path = Path("runs"),
+    name: str | None = None,
+    device: str = "auto",
+    progress: OnProgress = silent,
+) -> Run:
+    """Fine-tune a segmentation run with labels, in a new run folder.
+
+    Args:
+        run: A segmentation run that finished an epoch.
+        labels: Rasters of classes, or points and polygons with a class field: one for each scene, or one for all.
+        settings: How to fine-tune.
+        scenes: The scenes that the labels lie over; by default those of the run.
+        label_class: Classes as NAME=VALUE,VALUE...; a value under two classes may be either of them. By default every
+            value is a class.
+        label_field: The field of points and polygons that holds the class.
+        checkpoint: Start from the epoch with the lowest loss, or from the last one.
+        runs: Folder of the run folders.
+        name: Name of the new run folder; by default `finetune` and time.
+        device: `auto`, `cpu` or `cuda`.
+        progress: Function that takes reports of progress.
+
+    Raises:
+        UsageError: The run labels whole images, or the arguments do not go together.
+        SceneError: A scene or its labels cannot be read.
+        DataError: Nothing is labelled, or only one class is.
+    """
+    config = finetune_config(run, labels, settings, scenes, label_class, label_field, checkpoint)
+    return learn(config, runs=runs, name=name, device=device, progress=progress)
+
+
+def finetune_config(
+    run: Run,
+    labels: Sequence[str | os.PathLike[str]],
+    settings: ScenesSettings,
+    scenes: Sequence[str | os.PathLike[str]] = (),
+    label_class: Sequence[str] = (),
+    label_field: str | None = None,
+    checkpoint: Checkpoint = "best",
+) -> TrainConfig:
+    """Return the config of a run that fine-tunes another one with labels on scenes."""
+    if not run.config.dense:
+        raise UsageError(
+            f"The run {run.id} labels whole images: leave out `labels` to fine-tune it with those of its data set."
+        )
+    data = run.config.data
+    paths = tuple(absolute_path(scene) for scene in scenes) or data.scenes
+    if not paths:
+        raise UsageError("The run was not trained on rasters: name the scene under the labels as `scenes`.")
+    source = LabelSource(
+        "labels",
+        paths,
+        tuple(absolute_path(label) for label in labels),
+        parse_meanings(label_class),
+        label_field,
+        bands=data.bands,
+        nodata=data.nodata,
+        rescale=data.rescale,
+        factors=(data.reduce,),
+        gsd=data.gsd,
+        pixel_size=data.pixel_size,
+    )
+    classes = class_names(label_class) or _find_classes(source)
+    finetune = FinetuneConfig(
+        classes,
+        (source,),
+        dtype=str(run.data.get("dtype", "uint8")),
+        start=str(run.path.absolute()),
+        checkpoint=checkpoint,
+        mode=settings.mode,
+        folds=settings.folds,
+        penalty=settings.penalty,
+        balance=settings.balance,
+        smoothing=settings.smoothing,
+        iic_weight=settings.iic_weight,
+        light=LIGHT,
+    )
+    return _train_config(run, finetune, data, settings)
+
+
+def _train_config(
+    run: Run, finetune: FinetuneConfig, data: DataConfig, settings: ScenesSettings
+) -> TrainConfig:
+    network = run.config.network
+    beside = settings.iic_weight > 0 and settings.mode != "head" and bool(data.scenes)
+    network = replace(
+        network,
+        clusters_b=len(finetune.classes),
+        clusters_a=(network.clusters_a or network.clusters_b) if beside else None,
+        sub_heads=1,
+        bias=True,
+    )
+    return replace(
+        run.config,
+        preset="finetune",
+        data=replace(data, labels=(), label_classes=()),
+        network=network,
+        passes=("b",),
+        size=settings.size,
+        epochs=settings.epochs,
+        steps=settings.steps,
+        batch=settings.batch,
+        lr=settings.lr,
+        schedule="cosine",
+        seed=settings.seed,
+        finetune=finetune if beside else replace(finetune, iic_weight=0.0),
+    )
+
+
+def _find_classes(source: LabelSource) -> tuple[str, ...]:
+    """Return the names of all classes of the labels, in alphabetical order.
+
+    Raises:
+        DataError: There are more of them than a map can hold.
+    """
+    names = set(scene_classes(source).values())
+    if names:
+        return tuple(sorted(names))
+    for position, path in enumerate(source.scenes):
+        grid = describe(path).grid
+        label = source.labels[position % len(source.labels)]
+        elsewhere = len(source.labels) < len(source.scenes)
+        with open_labels(label, grid, source.label_field, elsewhere=elsewhere) as labels:
+            for row in range(0, grid.height, TILE):
+                for col in range(0, grid.width, TILE):
+                    rect = Rect(col, row, min(TILE, grid.width - col), min(TILE, grid.height - row))
+                    values = np.unique(labels.read(rect)).tolist()
+                    names.update(labels.name(value) for value in values if value != NOT_LABELLED)
+    if len(names) > MAX_CLASSES:
+        raise DataError(
+            f"The labels hold {len(names)} classes and a map at most {MAX_CLASSES}: group their values with "
+            "`label_class`."
+        )
+    if not names:
+        raise DataError(
+            "No pixel of the scenes is labelled: check that scenes and labels cover the same place, and name others "
+            "with `scenes`."
+        )
+    return tuple(sorted(names))

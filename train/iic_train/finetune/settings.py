@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from iic_geotools.classmap.classes import MAX_CLASSES
 from iic_geotools.errors import UsageError
-from iic_train.views.settings import Light, Painting
+from iic_train.views.settings import Light
 
 Mode = Literal["auto", "head", "network"]
 """Train a linear head on frozen features, or the whole network, or what cross-validation finds better."""
@@ -17,6 +17,9 @@ Rescaling = Literal["auto", "reflectance"]
 """How scenes are brought to one range of values."""
 
 UNCHANGED = Light()
+_RETIRED = {"pixel_steps", "smoothed_share", "pixel_crops", "pixel_batch", "pixel_rate"}
+_RETIRED |= {"around", "rotated", "centred", "painting"}
+"""Settings in the config of earlier runs that no network needs any more."""
 
 
 @dataclass(frozen=True)
@@ -114,28 +117,18 @@ class FinetuneConfig:
         mode: Train a head on frozen features, or the whole network, or what cross-validation finds better.
         folds: Number of parts of the cross-validation over places; 0 leaves it out.
         penalty: Weight of the squared weights of a linear head on frozen features.
-        pixel_steps: Number of steps in which the path that sees one pixel is trained alone before; it is then frozen,
-            and the context learns to tell the classes on its own.
-        pixel_share: Share of the pixel's path in the logits if both learn on their own.
-        smoothed_share: Part of that share which is averaged over the pixels around, in a `smoothed` network.
-        pixel_crops: Number of crops that these pixels are taken from.
-        pixel_batch: Number of pixels per such step.
-        pixel_rate: Learning rate of these steps.
-        balance: A class weighs its share of the labelled pixels to the power of minus this.
+        pixel_share: Share of the local path of a land-cover network in the logits; the context has the rest.
+        balance: Class weight = frequency ** -balance.
         set_weight: Weight of a pixel whose label leaves several classes open.
         smoothing: Share of every label that is spread over all classes, which bounds what a wrong label costs.
         weight_decay: Weight decay of AdamW.
         warmup: Number of steps over which the learning rate rises.
         average: Decay of the running mean of the weights, which is what is kept.
         clip: Largest norm of the gradient.
-        dropout: Share of the context features that are left out in training.
-        iic_weight: Weight of the IIC objective of head A on unlabelled pixels beside the labels.
+        dropout: Share of the features that are left out in training.
+        iic_weight: Weight of the IIC objective of head A on unlabelled pixels next to the labels.
         light: Changes of light.
-        around: Changes of light of what the context learns from if it learns on its own; as `light` if None.
         zoom: Smallest and largest change of the resolution.
-        rotated: Share of the crops that are turned by any angle instead of a quarter.
-        centred: Share of the crops that are drawn around a pixel of a class, as (class, share).
-        painting: A class that is painted into crops, if the labels have too little of it.
         bias: What is added to the logits of the classes in the end.
         temperature: What logits are divided by in the end; by default found on the places left out.
     """
@@ -149,12 +142,7 @@ class FinetuneConfig:
     mode: Mode = "auto"
     folds: int = 3
     penalty: float = 1e-3
-    pixel_steps: int = 0
     pixel_share: float = 0.5
-    smoothed_share: float = 0.8
-    pixel_crops: int = 1500
-    pixel_batch: int = 2048
-    pixel_rate: float = 5e-3
     balance: float = 0.25
     set_weight: float = 0.6
     smoothing: float = 0.0
@@ -165,11 +153,7 @@ class FinetuneConfig:
     dropout: float = 0.1
     iic_weight: float = 0.0
     light: Light = UNCHANGED
-    around: Light | None = None
     zoom: tuple[float, float] = (1.0, 1.0)
-    rotated: float = 0.0
-    centred: tuple[tuple[str, float], ...] = ()
-    painting: Painting | None = None
     bias: tuple[float, ...] = ()
     temperature: float | None = None
 
@@ -193,6 +177,7 @@ class FinetuneConfig:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "FinetuneConfig":
         """Read what `dataclasses.asdict` returned."""
+        data = {name: value for name, value in data.items() if name not in _RETIRED}
         unknown = sorted(set(data) - {field.name for field in fields(cls)})
         if unknown:
             raise UsageError(f"The config of the run has settings that are not known ({', '.join(unknown)}).")
@@ -200,12 +185,8 @@ class FinetuneConfig:
             name: tuple(value) if isinstance(value, list) else value for name, value in data.items()
         }
         values["sources"] = tuple(map(LabelSource.from_json, data["sources"]))
-        values["light"] = Light(**data["light"])
-        values["around"] = None if data["around"] is None else Light(**data["around"])
-        if data["painting"] is not None:
-            spectra = tuple(tuple(spectrum) for spectrum in data["painting"]["spectra"])
-            values["painting"] = Painting(**{**data["painting"], "spectra": spectra})
-        values["centred"] = tuple((str(name), float(share)) for name, share in data["centred"])
+        known = {field.name for field in fields(Light)}
+        values["light"] = Light(**{name: value for name, value in data["light"].items() if name in known})
         return cls(**values)
 
 

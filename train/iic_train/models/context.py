@@ -1,4 +1,4 @@
-"""Trunks that see far at the cost of a narrow network: an encoder-decoder, alone or beside a path that sees one pixel.
+"""A trunk that sees far at the cost of a narrow network: an encoder-decoder.
 
 Level i of the encoder-decoder works on a grid that is coarser by 2^i; there may be none on the grid of the pixels.
 Pooling keeps a last odd row and upsampling is by exactly two and cropped, so the output has the size of the input, and
@@ -7,23 +7,12 @@ of the whole image.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from iic_train.models.geometry import Geometry
 from iic_train.models.layers import conv_norm_relu
-
-PIXEL_LAYERS = 2
-"""Number of layers of the path that sees one pixel; the first widths of a `pixel-context` network are theirs."""
-NARROW = 8
-"""Number of features of each path of a smoothed network: a linear head on a few classes loses nothing by so few."""
-SQUARE = 5
-"""Side of the squares over which pixels' features are averaged, in cells of two pixels."""
-SMOOTH_REACH = 2 * (2 * (SQUARE // 2) + 1)
-"""Number of pixels in each direction that smoothed features see: half a square, twice, and a cell of upsampling."""
 
 
 class Context(nn.Module):
@@ -35,8 +24,6 @@ class Context(nn.Module):
             on the grid of the pixels: the first convolution has a stride of two, and the features are upsampled.
         narrow: Number of features that the last ones are projected to, before upsampling; None keeps all.
     """
-
-    pixel_features = 0
 
     def __init__(self, channels: int, widths: Sequence[int], narrow: int | None = None) -> None:
         super().__init__()
@@ -89,66 +76,6 @@ class Context(nn.Module):
             low, high = low - 1, high + 1
             low, high = 2 * low, 2 * high + 1  # what was pooled
         return self.step * low - 1, self.step * high + 1
-
-
-class PixelContext(nn.Module):
-    """Features of each pixel's own values, followed by those of its surroundings.
-
-    A linear head on both is the sum of a head on the pixel and a head on its context, so the first can be trained
-    alone, and the second added to it. Smoothed networks have the mean of the pixels' features over squares between the
-    two: what most pixels of a roof look like says more than any one of them.
-
-    Args:
-        channels: Number of input channels.
-        widths: Number of channels of the layers that see one pixel, and then of each level of the context, of which the
-            first may be 0.
-        smoothed: Whether features of pixels are also averaged, over a square of 10 pixels and a tent of 20.
-    """
-
-    def __init__(self, channels: int, widths: Sequence[int], smoothed: bool = False) -> None:
-        super().__init__()
-        own, around = widths[:PIXEL_LAYERS], widths[PIXEL_LAYERS:]
-        befores = (channels, *own[:-1])
-        layers: list[nn.Module] = [
-            conv_norm_relu(before, width, 1) for before, width in zip(befores, own, strict=True)
-        ]
-        if smoothed:
-            layers.append(nn.Conv2d(own[-1], NARROW, 1, bias=False))
-        self.pixel = nn.Sequential(*layers)
-        self.context = Context(channels, around, NARROW if smoothed else None)
-        self.smoothed = smoothed
-        self.pixel_features = NARROW if smoothed else own[-1]
-        self.out_channels = (1 + smoothed) * self.pixel_features + self.context.out_channels
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return features `[N, out_channels, H, W]`."""
-        pixels = self.pixel(x)
-        means = [_smooth(pixels)] if self.smoothed else []
-        return torch.cat([pixels, *means, self.context(x)], 1)
-
-    def geometry(self) -> Geometry:
-        """Return the geometry of the context, which sees further than the pixel, or of smoothing if that does."""
-        geometry = self.context.geometry()
-        if not self.smoothed:
-            return geometry
-        return replace(
-            geometry,
-            stride=max(2, geometry.stride),
-            receptive_field=max(2 * SMOOTH_REACH, geometry.receptive_field),
-            before=max(SMOOTH_REACH, geometry.before),
-            after=max(SMOOTH_REACH, geometry.after),
-        )
-
-
-def _smooth(x: Tensor) -> Tensor:
-    """Return the mean of a square and of a tent twice as wide, on a grid of half the resolution, at that of the input.
-
-    Only pixels inside the image count.
-    """
-    halved = F.avg_pool2d(x, 2, ceil_mode=True)
-    square = F.avg_pool2d(halved, SQUARE, 1, SQUARE // 2, count_include_pad=False)
-    tent = F.avg_pool2d(square, SQUARE, 1, SQUARE // 2, count_include_pad=False)
-    return _doubled(0.5 * (square + tent), x)
 
 
 def _doubled(x: Tensor, like: Tensor) -> Tensor:

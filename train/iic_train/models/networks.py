@@ -20,7 +20,7 @@ from torch.nn import functional as F
 
 from iic_geotools.errors import UsageError
 from iic_train.models.bank import Bank
-from iic_train.models.context import Context, PixelContext
+from iic_train.models.context import Context
 from iic_train.models.geometry import Geometry, chain_geometry
 from iic_train.models.land_cover import SQUARES, LandCover
 from iic_train.models.layers import BasicBlock, Front, conv_norm_relu
@@ -44,9 +44,6 @@ class Network(nn.Module):
         self.trunk: nn.Module
         if config.family == "bank":
             self.trunk = Bank(config.channels, config.widths)
-            features = self.trunk.out_channels
-        elif config.family == "pixel-context":
-            self.trunk = PixelContext(self.front.out_channels, config.widths, config.smoothed)
             features = self.trunk.out_channels
         elif config.family == "land-cover":
             self.trunk = LandCover(self.front.out_channels, config.widths, SQUARES[config.beside])
@@ -110,11 +107,6 @@ class Network(nn.Module):
         """Number of the first features that head A learns, where the others are fixed; 0 if it learns all of them."""
         return int(getattr(self.trunk, "learnt_features", 0))
 
-    @property
-    def pixel_features(self) -> int:
-        """Number of the first features that follow from a pixel's own values; 0 if there is no such path."""
-        return int(getattr(self.trunk, "pixel_features", 0))
-
     def penultimate(self, scaled: Tensor) -> Tensor:
         """Return the features before the last stage of a ResNet trunk, `[N, channels, h, w]`, for fine-tuning."""
         if self.config.family != "resnet":
@@ -163,11 +155,7 @@ class Network(nn.Module):
 
     def _geometry(self) -> Geometry:
         trunk = self.trunk
-        alone = (
-            trunk.geometry()
-            if isinstance(trunk, Context | PixelContext | LandCover | Bank)
-            else chain_geometry(trunk)
-        )
+        alone = trunk.geometry() if isinstance(trunk, Context | LandCover | Bank) else chain_geometry(trunk)
         return alone.widened(self.front.reach)
 
     def _head(self, features: int, clusters: int) -> nn.Module:

@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 from iic_geotools.errors import ModelError, UsageError
 
-Family = Literal["resnet", "vgg", "segmentation", "local", "context", "pixel-context", "land-cover", "bank"]
-DENSE: tuple[Family, ...] = ("segmentation", "local", "context", "pixel-context", "land-cover", "bank")
+Family = Literal["resnet", "vgg", "segmentation", "local", "context", "land-cover", "bank"]
+DENSE: tuple[Family, ...] = ("segmentation", "local", "context", "land-cover", "bank")
 """Families of networks that label pixels."""
 Beside = Literal["none", "log", "ratios", "reflectance", "camera"]
 """What a network takes in addition to the bands, computed from each pixel alone: nothing, the logarithm of each band,
@@ -41,10 +41,6 @@ NETWORKS: dict[str, tuple[Family, tuple[int, ...]]] = {
     "context": ("context", (16, 32, 48, 64)),
     "context-large": ("context", (32, 48, 64, 96)),
     "context-deep": ("context", (8, 32, 48, 64, 64)),
-    # the same next to two layers that see one pixel: its own values first, and what its surroundings add
-    "pixel-context-small": ("pixel-context", (16, 8, 8, 16, 24, 32)),
-    "pixel-context": ("pixel-context", (32, 16, 16, 32, 48, 64)),
-    "pixel-context-deep": ("pixel-context", (32, 16, 8, 32, 48, 64, 64)),
     # learnt features of squares of 5 pixels, and a fixed bank of means and deviations of squares of up to 81 pixels
     "bank": ("bank", (16, 32, 32)),
 }
@@ -69,7 +65,6 @@ class NetworkConfig:
         family: Kind of trunk, by default as registered under `name`.
         widths: Number of channels of each stage, by default as registered under `name`.
         beside: What the network takes in addition to the bands, computed from each pixel alone.
-        smoothed: Whether a `pixel-context` network also averages what single pixels say over squares around them.
         bias: Whether the heads of a segmentation network add a constant to each class, as heads that were fitted to
             labels do.
     """
@@ -87,7 +82,6 @@ class NetworkConfig:
     family: Family = field(default="segmentation")
     widths: tuple[int, ...] = ()
     beside: Beside = "none"
-    smoothed: bool = False
     bias: bool = False
 
     def __post_init__(self) -> None:
@@ -109,10 +103,6 @@ class NetworkConfig:
         if (self.size is None) != self.dense:
             raise UsageError(
                 f"Network {self.name}: `size` is needed by clustering networks and refused by segmentation networks."
-            )
-        if self.smoothed and self.family != "pixel-context":
-            raise UsageError(
-                f"Network {self.name} has no path that sees one pixel, which `smoothed` averages."
             )
         if (self.family == "land-cover") != (self.beside in ("reflectance", "camera")):
             raise UsageError(
@@ -146,6 +136,7 @@ class NetworkConfig:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "NetworkConfig":
         """Read what `to_json` returned."""
+        data = {name: value for name, value in data.items() if name != "smoothed"}  # of earlier runs
         unknown = sorted(set(data) - {f.name for f in fields(cls)})
         if unknown:
             raise ModelError(

@@ -42,62 +42,25 @@ STRONG_JITTER = Photometry(0.4, 0.4, 0.4, 0.125)
 
 @dataclass(frozen=True)
 class Light:
-    """How differently other sensors, air and seasons show labelled ground; 0 leaves a property alone.
+    """How differently labelled ground may be lit; 0 leaves a property alone.
 
     Attributes:
         plain: Share of the images that stay as they are.
         varied: Whether the strength of the changes is drawn for each image, from nothing to what is given here.
         gain: Standard deviation of the logarithm of one factor for all bands.
-        wide_gain: Probability that this factor is drawn from 0.6 to 1.8 instead.
         band_gain: Standard deviation of the logarithm of a factor for each band.
         gamma: Standard deviation of the logarithm of a power for all bands.
-        contrast: The distance to a middle value is multiplied by 1 +- this.
         offset: Standard deviation of what is added to all bands.
-        band_offset: Standard deviation of what is added to each band.
-        haze: Standard deviation of the light that air adds to blue, and less to other bands.
-        air: Probability that the ground is shown as from above the atmosphere or, if it was, as from the ground.
-        saturation: The distance of the colour bands to their mean is multiplied by 1 +- this.
-        mixing: Standard deviation of the share of a band that other bands take, as between sensors.
-        vegetation: The excess of infrared over red is multiplied by 1 +- this, as if plants were drier or greener.
-        shadow: Probability that parts of the image lie in shadow.
-        blur: Probability that the image is blurred or sharpened.
         noise: Largest standard deviation of the noise that is added to every value.
     """
 
     plain: float = 0.0
     varied: bool = False
     gain: float = 0.0
-    wide_gain: float = 0.0
     band_gain: float = 0.0
     gamma: float = 0.0
-    contrast: float = 0.0
     offset: float = 0.0
-    band_offset: float = 0.0
-    haze: float = 0.0
-    air: float = 0.0
-    saturation: float = 0.0
-    mixing: float = 0.0
-    vegetation: float = 0.0
-    shadow: float = 0.0
-    blur: float = 0.0
     noise: float = 0.0
-
-
-@dataclass(frozen=True)
-class Painting:
-    """A class of which the labels have too little, painted into images of red, green, blue and infrared.
-
-    Attributes:
-        name: The class.
-        share: Share of the crops that something is painted into.
-        whole: Share of these that are painted all over.
-        spectra: Reflectances of the class in red, green, blue and infrared.
-    """
-
-    name: str
-    share: float
-    whole: float
-    spectra: tuple[tuple[float, float, float, float], ...]
 
 
 @dataclass(frozen=True)
