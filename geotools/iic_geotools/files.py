@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from iic_geotools.errors import OutputError, UsageError
+from iic_geotools.errors import IICError, OutputError, UsageError, last_line
 
 LONGEST_NAME = 200
 """The most bytes in the name of an output: a file system takes 255, and temporary names and sidecars add to it."""
@@ -49,6 +49,26 @@ def is_utf8(name: str) -> bool:
 
 
 @contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Raise what keeps a file from being written as a sentence about the file. Errors of reading rasters stay."""
+    try:
+        yield
+    except (OSError, RuntimeError) as error:  # a full disk is a RuntimeError of pyogrio and of torch
+        if isinstance(error, IICError) or type(error).__module__.startswith("rasterio"):
+            raise
+        final = next((_final(parent) for parent in path.parents if parent.suffix == _SCRATCH), path)
+        reason = getattr(error, "strerror", None) or last_line(error)
+        raise OutputError(
+            f"{final} cannot be written ({reason.rstrip('.')}); make room on its disk, or choose another place."
+        ) from error
+
+
+def _final(scratch: Path) -> Path:
+    """The file that a scratch folder is for."""
+    return scratch.with_name(scratch.name[1:].rsplit(".", 2)[0])
+
+
+@contextmanager
 def scratch_folder(path: Path, *, sweep: bool = True) -> Iterator[Path]:
     """Yield a new folder next to `path`, which is removed at the end with all that is left in it.
 
@@ -58,17 +78,21 @@ def scratch_folder(path: Path, *, sweep: bool = True) -> Iterator[Path]:
     Args:
         path: The file that is being made.
         sweep: Whether to remove folders that killed processes left for `path`; takes a listing of its folder.
+
+    Raises:
+        OutputError: The folder cannot be made, or the block cannot write to it.
     """
     prefix = f".{path.name}."
     if sweep:
         _remove_remains(path.parent, prefix)
-    folder, lock = _locked_folder(path.parent, prefix)
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        if lock is not None:
-            os.close(lock)
+    with writing(path):
+        folder, lock = _locked_folder(path.parent, prefix)
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+            if lock is not None:
+                os.close(lock)
 
 
 def _locked_folder(parent: Path, prefix: str) -> tuple[Path, int | None]:
@@ -178,15 +202,19 @@ def put_in_place(source: Path, target: Path) -> None:
     """Move a finished file to its final name, also onto another disk.
 
     At any time `target` holds either the old file or the whole new one.
+
+    Raises:
+        OutputError: It cannot be moved there.
     """
-    try:
-        source.replace(target)
-    except OSError as error:
-        if error.errno != errno.EXDEV:
-            raise
-        with replacement(target) as temporary:
-            shutil.copyfile(source, temporary)
-        source.unlink()
+    with writing(target):
+        try:
+            source.replace(target)
+        except OSError as error:
+            if error.errno != errno.EXDEV:
+                raise
+            with replacement(target) as temporary:
+                shutil.copyfile(source, temporary)
+            source.unlink()
 
 
 def check_name(file: Path) -> None:

@@ -34,8 +34,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save
 
-from iic_geotools.errors import TrainingError, UsageError
-from iic_geotools.files import check_name, replacement, write_atomically
+from iic_geotools.errors import OutputError, TrainingError, UsageError
+from iic_geotools.files import check_name, replacement, write_atomically, writing
 from iic_geotools.settings import PathLike
 from iic_train.config import TrainConfig
 from iic_train.data.base import Dataset
@@ -99,8 +99,7 @@ class Run:
 
     def append_metrics(self, row: Mapping[str, Any]) -> None:
         """Add the line of an epoch."""
-        with (self.path / METRICS).open("a") as file:
-            file.write(json.dumps(row) + "\n")
+        append_line(self.path / METRICS, row)
 
     def forget_metrics_after(self, epoch: int) -> None:
         """Drop lines of epochs that an interrupted run finished after its last saved state."""
@@ -155,6 +154,12 @@ class Run:
         return path
 
 
+def append_line(path: Path, row: Mapping[str, Any]) -> None:
+    """Add a line to a file of JSON lines; one that a full disk cut is left out when they are read."""
+    with writing(path), path.open("a") as file:
+        file.write(json.dumps(row) + "\n")
+
+
 def create_run(
     config: TrainConfig, data: Mapping[str, Any], runs: Path = Path("runs"), name: str | None = None
 ) -> Run:
@@ -177,7 +182,8 @@ def create_run(
         raise UsageError(
             f"There is already a run {path}: choose another `name`, or resume it with: iic-train resume {path}"
         )
-    path.mkdir(parents=True)
+    with writing(path):
+        path.mkdir(parents=True)
     run = Run(path, path.name, config, dict(data), _versions())
     record = {
         "id": run.id,
@@ -186,7 +192,11 @@ def create_run(
         "data": dict(data),
         "versions": run.versions,
     }
-    write_atomically(path / CONFIG, json.dumps(record, indent=2).encode())
+    try:
+        write_atomically(path / CONFIG, json.dumps(record, indent=2).encode())
+    except OutputError:
+        path.rmdir()
+        raise
     return run
 
 

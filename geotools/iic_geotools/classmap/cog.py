@@ -191,11 +191,9 @@ def assemble(
                     _write_directly(header, levels, temporary, scratch, creation)
                 else:
                     _copy(virtual, temporary, creation)
-                _check(temporary, out, levels, creation)
+                _check(temporary, levels, creation)
                 _put_sidecar(temporary, out, grid, classes)
-    except OutputError:
-        raise
-    except (RasterioError, OSError) as error:
+    except RasterioError as error:
         raise OutputError(f"The map {out} cannot be written: {error}") from error
 
 
@@ -281,12 +279,12 @@ def _compression(options: Mapping[str, str]) -> dict[str, str]:
     return chosen
 
 
-def _check(written: Path, out: Path, levels: Sequence[Level], options: Mapping[str, str]) -> None:
+def _check(written: Path, levels: Sequence[Level], options: Mapping[str, str]) -> None:
     sync(written)
     sparse = _is_sparse(options)
     tiles = [int(level.touched.sum() if sparse else level.touched.size) for level in levels]
     if not is_whole(written, tiles):
-        raise OutputError(f"The map {out} was not written completely: make room on the disk and run again.")
+        raise OSError("it was not written completely")
 
 
 def _is_sparse(options: Mapping[str, str]) -> bool:

@@ -89,7 +89,4 @@ def place_files(moves: Sequence[tuple[Path, Path]]) -> None:
         OutputError: A file cannot be put in place.
     """
     for source, final in moves:
-        try:
-            put_in_place(source, final)
-        except OSError as error:
-            raise OutputError(f"{final} cannot be written: {error}") from error
+        put_in_place(source, final)

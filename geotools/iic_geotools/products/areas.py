@@ -16,7 +16,7 @@ from rasterio.windows import Window
 
 from iic_geotools.classmap.classes import NODATA, MapClass
 from iic_geotools.ellipsoid import Floats, Ground
-from iic_geotools.errors import OutputError, SceneError, UsageError
+from iic_geotools.errors import SceneError, UsageError
 from iic_geotools.files import write_atomically
 from iic_geotools.geobox import CELL, AreaMethod, GeoBox
 from iic_geotools.tiff import present_tiles
@@ -146,10 +146,7 @@ def write_stats(path: Path, areas: ClassAreas) -> None:
         text = buffer.getvalue()
     else:
         raise UsageError(f"Statistics are written as .json or .csv, not as {suffix or path.name!r}.")
-    try:
-        write_atomically(path, text.encode())
-    except OSError as error:
-        raise OutputError(f"The statistics {path} cannot be written: {error}") from error
+    write_atomically(path, text.encode())
 
 
 def plain_cell(text: str) -> str:

@@ -28,8 +28,6 @@ import rasterio
 import rasterio.features
 import shapely
 from affine import Affine
-from pyogrio import read_info
-from pyogrio.errors import DataLayerError, DataSourceError, FeatureError, GeometryError
 from pyogrio.raw import open_arrow, write, write_arrow
 from pyogrio.raw import read as read_vector
 from rasterio.crs import CRS
@@ -39,11 +37,12 @@ from rasterio.windows import Window
 from iic_geotools.classmap.classes import NODATA, MapClass
 from iic_geotools.classmap.overviews import stored_blocks
 from iic_geotools.ellipsoid import Floats, Ground
-from iic_geotools.errors import IICError, MissingPackageError, OutputError, SceneError, UsageError
+from iic_geotools.errors import MissingPackageError, SceneError, UsageError
 from iic_geotools.files import replacement, scratch_folder
 from iic_geotools.geobox import GeoBox
 from iic_geotools.products.cleaning import Cleaning, as_level, check_sieve, clean_file
 from iic_geotools.scene.info import open_raster
+from iic_geotools.scene.vectors import check_package
 
 Shapes = npt.NDArray[Any]
 
@@ -163,10 +162,6 @@ def polygonise(
                 _write(out, driver, grid.crs, _features(regions, grid, map_path, classes))
     except RasterioError as error:
         raise SceneError(f"The map {map_path} cannot be read: {error}") from error
-    except (DataSourceError, DataLayerError, FeatureError, GeometryError, RuntimeError, OSError) as error:
-        if isinstance(error, IICError):
-            raise
-        raise OutputError(f"The polygons {out} cannot be written: {error}") from error
 
 
 def check_polygons(out: Path, grid: GeoBox, min_area: float, simplify: float = 0.0) -> None:
@@ -277,10 +272,12 @@ def _write(out: Path, driver: str, crs: CRS | None, batches: Iterable[Features])
         warnings.filterwarnings("ignore", "'crs' was not provided", UserWarning)
         package = temporary if driver == "GPKG" else temporary.with_suffix(".gpkg")
         try:
-            _write_package(package, wkt, batches, index=driver == "GPKG")
-            if driver != "GPKG":
+            count = _write_package(package, wkt, batches, index=driver == "GPKG")
+            if driver == "GPKG":
+                check_package(package, LAYER, count)
+            else:
                 _convert(package, temporary, driver, wkt)
-                _check(temporary, driver, read_info(package, layer=LAYER)["features"])
+                _check(temporary, driver, count)
         finally:
             if package != temporary:
                 package.unlink(missing_ok=True)
@@ -288,7 +285,9 @@ def _write(out: Path, driver: str, crs: CRS | None, batches: Iterable[Features])
                 package.with_name(package.name + ending).unlink(missing_ok=True)
 
 
-def _write_package(package: Path, wkt: str | None, batches: Iterable[Features], index: bool) -> None:
+def _write_package(package: Path, wkt: str | None, batches: Iterable[Features], index: bool) -> int:
+    """Write features batch by batch and return their number."""
+    count = 0
     empty = np.array([], object)
     no_features: Features = (empty, np.array([], np.int32), empty, np.array([]))
     for number, (shapes, *columns) in enumerate(chain([no_features], batches)):
@@ -304,6 +303,8 @@ def _write_package(package: Path, wkt: str | None, batches: Iterable[Features], 
             append=number > 0,
             **({"SPATIAL_INDEX": "YES" if index else "NO"} if number == 0 else {}),
         )
+        count += len(shapes)
+    return count
 
 
 def _convert(package: Path, target: Path, driver: str, wkt: str | None) -> None:

@@ -16,7 +16,7 @@ from rasterio.errors import NodataShadowWarning, NotGeoreferencedWarning, Raster
 from rasterio.windows import Window
 
 from iic_geotools.classmap.classes import MapClass, rgb
-from iic_geotools.errors import OutputError, SceneError, UsageError
+from iic_geotools.errors import SceneError, UsageError
 from iic_geotools.files import replacement
 from iic_geotools.geobox import GeoBox
 from iic_geotools.products.areas import ClassAreas, class_areas
@@ -203,11 +203,8 @@ def preview(
         raise SceneError(f"No preview can be made: {error}") from error
     left, right = Image.fromarray(pictures.scene), Image.fromarray(palette(classes)[pictures.values])
     picture = _compose(left, right, entries, pictures.metres)
-    try:
-        with replacement(out) as temporary:
-            picture.save(temporary, format="PNG")
-    except OSError as error:
-        raise OutputError(f"The preview {out} cannot be written: {error}") from error
+    with replacement(out) as temporary:
+        picture.save(temporary, format="PNG")
 
 
 def _panel_size(width: int, height: int) -> tuple[int, int]:

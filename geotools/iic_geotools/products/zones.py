@@ -25,20 +25,19 @@ from rasterio.features import geometry_mask
 
 from iic_geotools.classmap.class_map import ClassMap, open_map
 from iic_geotools.classmap.classes import NODATA
-from iic_geotools.errors import OutputError, SceneError, UsageError
+from iic_geotools.errors import SceneError, UsageError
 from iic_geotools.files import (
     check_absent,
     check_apart,
     check_folder,
     check_name,
     check_suffix,
-    replacement,
     write_atomically,
 )
 from iic_geotools.gdal import gdal_errors
 from iic_geotools.geobox import AreaMethod, GeoBox
 from iic_geotools.options import PartialPixels
-from iic_geotools.packages import pyogrio, shapely
+from iic_geotools.packages import shapely
 from iic_geotools.products.areas import ZONE_SUFFIXES, PixelAreas, plain_cell
 from iic_geotools.progress import OnProgress, Progress, silent
 from iic_geotools.scene.points import to_pixels
@@ -51,7 +50,7 @@ from iic_geotools.scene.region import (
     subdivide,
     turn_of,
 )
-from iic_geotools.scene.vectors import Shapes, read_shapes
+from iic_geotools.scene.vectors import Shapes, read_shapes, write_package
 from iic_geotools.settings import PathLike
 from iic_geotools.tiling import Rect, TileGrid
 
@@ -258,13 +257,10 @@ def write_zones(
     if _is_result(fields):
         fields = {name: values for name, values in fields.items() if name.lower() not in taken}
     content = {**_distinct(fields, taken | _COLUMNS), **figures}
-    try:
-        if out.suffix.lower() == ".csv":
-            write_atomically(out, _as_csv(content).encode())
-        else:
-            _write_package(out, zones, content, layer)
-    except (OSError, RuntimeError) as error:
-        raise OutputError(f"The statistics {out} cannot be written: {error}") from error
+    if out.suffix.lower() == ".csv":
+        write_atomically(out, _as_csv(content).encode())
+    else:
+        _write_package(out, zones, content, layer)
 
 
 def _rounded(values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -313,18 +309,15 @@ def _write_package(out: Path, zones: Zones, content: dict[str, NDArray[Any]], la
     geometry_type = (
         "Polygon" if kinds == {polygon} else "MultiPolygon" if kinds <= {polygon, many} else "Unknown"
     )
-    with replacement(out) as temporary:
-        pyogrio.raw.write(
-            temporary,
-            shapely.to_wkb(zones.shapes.geometries),
-            list(content.values()),
-            list(content),
-            geometry_type=geometry_type,
-            promote_to_multi=geometry_type == "MultiPolygon",
-            crs=zones.shapes.crs,
-            layer=layer,
-            driver="GPKG",
-        )
+    write_package(
+        out,
+        zones.shapes.geometries,
+        content,
+        zones.shapes.crs,
+        layer=layer,
+        geometry_type=geometry_type,
+        promote_to_multi=geometry_type == "MultiPolygon",
+    )
 
 
 def covered_shares(polygons: Polygons, rect: Rect) -> Floats:

@@ -12,12 +12,11 @@ from rasterio.errors import CRSError, RasterioError
 from rasterio.warp import transform as reproject
 
 from iic_geotools.errors import SceneError
-from iic_geotools.files import replacement
 from iic_geotools.gdal import gdal_errors
 from iic_geotools.geobox import GeoBox
-from iic_geotools.packages import has_vector, pyogrio, require_vector, shapely
+from iic_geotools.packages import has_vector, require_vector, shapely
 from iic_geotools.scene.labels import class_fields, class_text
-from iic_geotools.scene.vectors import read_metadata, read_shapes
+from iic_geotools.scene.vectors import read_metadata, read_shapes, write_package
 
 Floats = NDArray[np.float64]
 LONGITUDE_LATITUDE = CRS.from_epsg(4326)
@@ -143,15 +142,5 @@ def write_points(
         metadata: What the layer says about itself. GDAL would copy that of the whole file into one beside it.
     """
     require_vector(f"Writing {out}")
-    with replacement(out) as temporary:
-        pyogrio.raw.write(
-            temporary,
-            shapely.to_wkb(shapely.points(x, y)),
-            list(fields.values()),
-            list(fields),
-            geometry_type="Point",
-            crs=crs.to_wkt(version="WKT2_2019"),
-            layer=out.stem,
-            driver="GPKG",
-            layer_metadata=metadata,
-        )
+    wkt = crs.to_wkt(version="WKT2_2019")
+    write_package(out, shapely.points(x, y), fields, wkt, layer_metadata=metadata)

@@ -6,7 +6,9 @@ pyogrio brings a GDAL of its own, which knows nothing of what rasterio was told.
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from errno import ENOSPC
 from hashlib import sha256
+from os import strerror
 from pathlib import Path
 from typing import Any
 from warnings import catch_warnings, simplefilter
@@ -15,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iic_geotools.errors import SceneError
-from iic_geotools.files import is_utf8
+from iic_geotools.files import is_utf8, replacement
 from iic_geotools.gdal import network_options
 from iic_geotools.packages import has_vector, pyogrio, require_vector, shapely
 
@@ -161,3 +163,48 @@ def _unreadable() -> tuple[type[Exception], ...]:
 def _reason(error: Exception) -> str:
     """What is wrong with a file, without what pyogrio says about other names for it."""
     return str(error).partition("; It might help")[0].strip().rstrip(".")
+
+
+def write_package(
+    out: Path,
+    shapes: Any,
+    fields: Mapping[str, NDArray[Any]],
+    crs: str | None,
+    *,
+    layer: str | None = None,
+    geometry_type: str = "Point",
+    **options: Any,
+) -> None:
+    """Write a GeoPackage of one layer, or leave what stood under its name.
+
+    Args:
+        out: The file.
+        shapes: shapely geometries.
+        fields: Their fields by name.
+        crs: Their CRS as WKT; None if it is unknown.
+        layer: Name of the layer; by default that of the file.
+        geometry_type: Their type.
+        options: More arguments of `pyogrio.raw.write`.
+
+    Raises:
+        OutputError: The file cannot be written.
+    """
+    layer, shapes = layer or out.stem, np.atleast_1d(shapes)
+    with replacement(out) as temporary, catch_warnings():
+        simplefilter("ignore", UserWarning)  # there may be no CRS
+        pyogrio.raw.write(
+            *(temporary, shapely.to_wkb(shapes), list(fields.values()), list(fields)),
+            **{"layer": layer, "crs": crs, "geometry_type": geometry_type, "driver": "GPKG", **options},
+        )
+        check_package(temporary, layer, len(shapes))
+
+
+def check_package(written: Path, layer: str, count: int) -> None:
+    """Check that a layer is whole: GDAL goes on without its spatial index if that does not fit on the disk.
+
+    Raises:
+        OSError: It is not.
+    """
+    info = pyogrio.read_info(written, layer=layer, force_feature_count=True)
+    if info["features"] != count or not info["capabilities"]["fast_spatial_filter"]:
+        raise OSError(ENOSPC, strerror(ENOSPC))

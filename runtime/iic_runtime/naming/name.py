@@ -12,7 +12,7 @@ import numpy as np
 from iic_geotools.classmap.classes import MapClass, distinct_colours
 from iic_geotools.classmap.provenance import NAMED_BY
 from iic_geotools.errors import OutputError, UsageError
-from iic_geotools.files import check_apart, check_name, write_atomically
+from iic_geotools.files import check_apart, check_name, replacement
 from iic_geotools.scene.info import SceneInfo, describe
 from iic_geotools.scene.points import clicked_places
 from iic_geotools.scene.scene import SceneSource
@@ -131,11 +131,12 @@ def name_model(arguments: NameArguments) -> NamedModel:
     named = ModelFile(out, put_card(content, card), card)
     if arguments.model is None:
         prove(out, named.content)
-    if places is not None:
-        segmenter = Segmenter(named, tile=256, **arguments.part(DeviceSettings).values())
-        unsure = find_unsure_places(segmenter, reading, grid, progress=progress)
-        write_places(places, unsure, grid)
-    write_atomically(out, named.content)
+    with replacement(out) as temporary:
+        temporary.write_bytes(named.content)
+        if places is not None:
+            segmenter = Segmenter(named, tile=256, **arguments.part(DeviceSettings).values())
+            unsure = find_unsure_places(segmenter, reading, grid, progress=progress)
+            write_places(places, unsure, grid)
     counts = observations.clicks.counts
     return NamedModel(
         path=out,

@@ -12,12 +12,13 @@ from numpy.typing import NDArray
 
 from iic_geotools.classmap.classes import NODATA
 from iic_geotools.errors import OutputError, SceneError, UsageError
-from iic_geotools.files import check_apart, check_folder, check_name, replacement
+from iic_geotools.files import check_apart, check_folder, check_name
 from iic_geotools.geobox import GeoBox
-from iic_geotools.packages import pyogrio, require_vector, shapely
+from iic_geotools.packages import require_vector, shapely
 from iic_geotools.progress import OnProgress, Progress, silent
 from iic_geotools.scene.info import SceneInfo, describe
 from iic_geotools.scene.scene import Pixels, SceneSource
+from iic_geotools.scene.vectors import write_package
 from iic_geotools.settings import PathLike, takes
 from iic_geotools.tiling import Tile, TileGrid
 from iic_runtime.model.file import ModelFile
@@ -220,17 +221,4 @@ def write_places(out: Path, places: Sequence[Place], grid: GeoBox) -> None:
         "rank": np.arange(1, len(places) + 1, dtype=np.int32),
     }
     crs = None if grid.crs is None else grid.crs.to_wkt()
-    try:
-        with replacement(out) as temporary:
-            pyogrio.raw.write(
-                temporary,
-                shapely.to_wkb(shapely.points(xs, ys)),
-                list(fields.values()),
-                list(fields),
-                geometry_type="Point",
-                crs=crs,
-                layer=out.stem,
-                driver="GPKG",
-            )
-    except (OSError, RuntimeError) as error:
-        raise OutputError(f"Cannot write {out} ({error}).") from error
+    write_package(out, shapely.points(xs, ys), fields, crs)

@@ -223,10 +223,7 @@ class PartFolder:
         self._write_file(file, manifest.encode())
 
     def _write_file(self, file: Path, data: bytes) -> None:
-        try:
-            write_atomically(file, data, sweep=False)  # `claim` removes what is left
-        except OSError as error:
-            raise OutputError(f"Cannot write to {self.path} ({error.strerror}); make room first.") from error
+        write_atomically(file, data, sweep=False)  # `claim` removes what is left
 
     def _count(self) -> int:
         return sum(1 for _ in self.path.glob("*-*.tif"))

@@ -4,16 +4,14 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from warnings import catch_warnings, simplefilter
 
 import numpy as np
 from rasterio.crs import CRS
 
 from iic_geotools.classmap.classes import MapClass, distinct_colours, rgb
-from iic_geotools.errors import OutputError, SceneError, UsageError
-from iic_geotools.files import replacement
-from iic_geotools.packages import pyogrio, shapely
-from iic_geotools.scene.vectors import read_metadata, read_shapes
+from iic_geotools.errors import SceneError, UsageError
+from iic_geotools.packages import shapely
+from iic_geotools.scene.vectors import read_metadata, read_shapes, write_package
 
 CLASSES_KEY = "IIC_STUDIO_CLASSES"
 """The metadata item of the layer that lists the classes, also those without a click."""
@@ -115,22 +113,8 @@ def write_clicks(path: Path, clicks: Sequence[Click], classes: Sequence[MapClass
         "step": np.array([click.step for click in clicks], np.int64),
     }
     listed = json.dumps([[entry.name, entry.colour] for entry in classes])
-    try:
-        with replacement(path) as temporary, catch_warnings():
-            simplefilter("ignore", UserWarning)  # a scene without a CRS has clicks without one
-            pyogrio.raw.write(
-                temporary,
-                shapely.to_wkb(np.atleast_1d(points)),
-                list(fields.values()),
-                list(fields),
-                geometry_type="Point",
-                crs=None if crs is None else crs.to_wkt(version="WKT2_2019"),
-                layer=path.stem,
-                driver="GPKG",
-                layer_metadata={CLASSES_KEY: listed},
-            )
-    except (OSError, RuntimeError) as error:
-        raise OutputError(f"The clicks cannot be saved to {path} ({_cause(error)}).") from error
+    wkt = None if crs is None else crs.to_wkt(version="WKT2_2019")
+    write_package(path, points, fields, wkt, layer_metadata={CLASSES_KEY: listed})
 
 
 def read_clicks_file(path: Path) -> tuple[list[Click], list[MapClass]]:
@@ -166,7 +150,3 @@ def read_clicks_file(path: Path) -> tuple[list[Click], list[MapClass]]:
         known = step is not None and np.isfinite(step)
         clicks.append(Click(index + 1, str(name), geometry.x, geometry.y, int(step) if known else index + 1))
     return clicks, [MapClass(name, colour) for name, colour in colours.items()]
-
-
-def _cause(error: Exception) -> str:
-    return str(error).strip().rstrip(".") or type(error).__name__

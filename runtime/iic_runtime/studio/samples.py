@@ -7,7 +7,7 @@ from threading import Lock
 import numpy as np
 
 from iic_geotools.classmap.class_map import open_map
-from iic_geotools.errors import OutputError, UsageError
+from iic_geotools.errors import UsageError
 from iic_geotools.products.assessment.assess import assess_map
 from iic_geotools.products.assessment.draw import draw_samples
 from iic_geotools.products.assessment.figures import Assessment
@@ -91,12 +91,7 @@ class SampleFile:
                 "class": np.array(names, object),
                 "number": np.arange(1, len(names) + 1, dtype=np.int32),
             }
-            try:
-                write_points(self._path, points.x, points.y, points.crs, fields, points.metadata)
-            except (OSError, RuntimeError) as error:
-                raise OutputError(
-                    f"The answer cannot be saved to {self._path} ({error}); give it again."
-                ) from error
+            write_points(self._path, points.x, points.y, points.crs, fields, points.metadata)
 
     def assess(self, report: Path) -> Assessment:
         """Estimate accuracy and areas from the answers, and write them as a page.

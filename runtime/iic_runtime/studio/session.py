@@ -439,7 +439,7 @@ class Session:
                 self.unsaved = None
             except OutputError as error:
                 self.unsaved = (
-                    f"{error} They are kept here as long as the studio runs; make room, or undo that."
+                    f"{error} The clicks are kept here as long as the studio runs; make room, or undo that."
                 )
 
     # What the clicks teach

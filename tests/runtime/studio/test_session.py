@@ -195,9 +195,9 @@ def test_what_cannot_be_written_is_kept_and_written_later(scene: Path) -> None:
         folder.rename(folder.with_suffix(".away"))
         session.add("dark", [place(20, 200)])
         assert session.unsaved is not None
-        assert "cannot be saved" in session.unsaved
+        assert "cannot be written" in session.unsaved
         assert len(session.clicks) == 11
-        with pytest.raises(OutputError, match="cannot be saved"):
+        with pytest.raises(OutputError, match="cannot be written"):
             session.save()
         folder.with_suffix(".away").rename(folder)
         session.flush()

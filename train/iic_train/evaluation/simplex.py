@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from iic_train.data.base import Dataset, Images
 from iic_train.evaluation.plots import simplex_corners
 from iic_train.models.networks import Network
-from iic_train.runs import Run
+from iic_train.runs import Run, append_line
 from iic_train.views.pairs import central_views
 from iic_train.views.settings import ImagePairs
 
@@ -42,8 +42,7 @@ def keep_simplex(run: Run, network: Network, dataset: Dataset, epoch: int) -> No
     probabilities = cluster_probabilities(network, run.config.pairs, dataset.test, indices)
     points = probabilities.transpose(1, 0, 2) @ simplex_corners(probabilities.shape[2])
     row = {"epoch": epoch, "points": np.round(points, 3).tolist()}
-    with (run.path / SIMPLEX).open("a") as file:
-        file.write(json.dumps(row) + "\n")
+    append_line(run.path / SIMPLEX, row)
 
 
 def read_simplex(run: Run) -> dict[int, NDArray[np.float64]]:

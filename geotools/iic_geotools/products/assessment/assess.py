@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from iic_geotools.classmap.class_map import ClassMap, check_placed, open_map, values_by_name
 from iic_geotools.classmap.classes import NODATA, MapClass
 from iic_geotools.classmap.provenance import labels_to_beware_of, read_places
-from iic_geotools.errors import OutputError, SceneError, UsageError
+from iic_geotools.errors import SceneError, UsageError
 from iic_geotools.files import (
     check_absent,
     check_apart,
@@ -368,7 +368,4 @@ def _write_reports(assessment: Assessment, files: Sequence[Path]) -> None:
     writers = {".html": assessment_page, ".json": assessment_json, ".csv": assessment_csv}
     contents = [(file, writers[file.suffix.lower()](assessment).encode()) for file in files]
     for file, content in contents:
-        try:
-            write_atomically(file, content)
-        except OSError as error:
-            raise OutputError(f"The report {file} cannot be written: {error}") from error
+        write_atomically(file, content)

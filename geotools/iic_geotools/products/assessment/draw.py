@@ -264,7 +264,4 @@ def _write(out: Path, pixels: Ints, class_map: ClassMap, map_fingerprint: str) -
         "class": np.array([None] * len(pixels), object),
         "number": np.arange(1, len(pixels) + 1, dtype=np.int32),
     }
-    try:
-        write_points(out, x, y, grid.crs, fields, {SAMPLE_KEY: map_fingerprint})
-    except (OSError, RuntimeError) as error:
-        raise OutputError(f"The samples {out} cannot be written: {error}") from error
+    write_points(out, x, y, grid.crs, fields, {SAMPLE_KEY: map_fingerprint})

@@ -16,7 +16,7 @@ from PIL import Image
 from rasterio.errors import RasterioError
 
 from iic_geotools.classmap.classes import NODATA, MapClass
-from iic_geotools.errors import OutputError, SceneError, UsageError
+from iic_geotools.errors import SceneError, UsageError
 from iic_geotools.files import write_atomically
 from iic_geotools.products.areas import ClassArea, ClassAreas, class_areas
 from iic_geotools.products.preview import (
@@ -72,10 +72,7 @@ def write_web_page(
     page = web_page(
         scene_path, map_path, classes, bidx=bidx, region=region, areas=areas, title=title, note=note
     )
-    try:
-        write_atomically(out, page.encode())
-    except OSError as error:
-        raise OutputError(f"The page {out} cannot be written: {error}") from error
+    write_atomically(out, page.encode())
 
 
 def web_page(

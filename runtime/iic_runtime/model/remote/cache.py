@@ -123,5 +123,6 @@ def _write(path: Path, content: bytes) -> None:
         write_atomically(path, content)
     except OSError as error:
         raise OutputError(
-            f"The cache {path.parent} cannot be written to ({error.strerror}); set {CACHE_VARIABLE} to another folder."
+            f"The cache {path.parent} cannot be written to ({error.__cause__ or error}); set {CACHE_VARIABLE} to "
+            "another folder."
         ) from error

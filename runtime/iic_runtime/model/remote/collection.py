@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import quote, unquote, urljoin
 
 from iic_geotools.classmap.classes import MAX_NAME
-from iic_geotools.errors import ModelError, OutputError, UsageError
+from iic_geotools.errors import ModelError, UsageError
 from iic_geotools.files import check_suffix, write_atomically
 from iic_runtime.model.card import MAX_TEXT
 from iic_runtime.model.engine_card import ENGINE_SUFFIX
@@ -193,10 +193,7 @@ def write_index(models: Sequence[str | os.PathLike[str]], out: str | os.PathLike
         url = quote(file.relative_to(index.parent.resolve()).as_posix())
         entries[model.card.name] = Entry.of(model, url)
     content = {"version": INDEX_VERSION, "models": [asdict(entry) for entry in entries.values()]}
-    try:
-        write_atomically(index, (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode())
-    except OSError as error:
-        raise OutputError(f"The index {index} cannot be written ({error.strerror}).") from error
+    write_atomically(index, (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode())
     return Collection(str(index), tuple(entries.values()))
 
 
