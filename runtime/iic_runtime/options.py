@@ -26,7 +26,7 @@ from iic_geotools.options import (
     WorkSettings,
 )
 from iic_geotools.settings import PathLike, Settings, setting
-from iic_runtime.naming import SMOOTHING, SUGGESTED_PLACES
+from iic_runtime.naming import FINE_SMOOTHING, SMOOTHED_METRES, SMOOTHING, SUGGESTED_PLACES
 
 if TYPE_CHECKING:
     from iic_geotools.scene.listing import AssetArgument
@@ -237,10 +237,11 @@ class SegmentSettings(
 class NameSettings(LabelSettings, ReadingSettings, DeviceSettings, WorkSettings):
     """How labels name the classes of a model."""
 
-    smoothing: int = setting(
-        SMOOTHING,
+    smoothing: int | None = setting(
+        None,
         "Average class probabilities over this many pixels in each direction.",
-        details="The map has fewer specks then; 0 for none.",
+        details=f"The map has fewer specks then; 0 for none. By default {SMOOTHING}, or up to {FINE_SMOOTHING} where "
+        f"pixels are so small that this is {SMOOTHED_METRES} m.",
         metavar="PX",
     )
     suggestions: PathLike | None = setting(

@@ -49,6 +49,8 @@ class Codebook:
         rotation: `[m, n]`.
         shift: `[m]`.
         centres: `[words, m]`.
+        pooled: Sides, among those of the bank, of squares over which the outputs are averaged too: what a place is made
+            of, whatever its order.
     """
 
     first: int
@@ -56,9 +58,30 @@ class Codebook:
     rotation: NDArray[np.float64]
     shift: NDArray[np.float64]
     centres: NDArray[np.float64]
+    pooled: tuple[int, ...] = ()
 
-    def write(self, graph: "_Writer", bank: str) -> str:
-        """Add its nodes, which take the features of a bank, and return the tensor of its outputs."""
+    @property
+    def groups(self) -> tuple[FeatureGroup, ...]:
+        """Kinds of its outputs, in order."""
+        return tuple(FeatureGroup(len(self.centres), side, False) for side in (self.side, *self.pooled))
+
+    def write(self, graph: "_Writer", bank: str, weights: Sequence[str]) -> list[str]:
+        """Add its nodes and return the tensors of its outputs.
+
+        Args:
+            graph: Where the nodes are added.
+            bank: The tensor of a bank's multi-scale features.
+            weights: Tensors of the share of each of the bank's squares that is inside the image.
+        """
+        codes = self._codes(graph, bank)
+        outputs, sums = [codes], codes
+        for level, side in enumerate(SIDES[: SIDES.index(max(self.pooled)) + 1 if self.pooled else 0]):
+            sums = graph.mean(sums, level, len(self.centres))
+            if side in self.pooled:
+                outputs.append(graph.add("Div", sums, weights[level]))
+        return outputs
+
+    def _codes(self, graph: "_Writer", bank: str) -> str:
         words, axes = self.centres.shape
         seen = graph.channels(bank, self.first, self.first + self.rotation.shape[1])
         x = graph.add("Conv", seen, graph.matrix(self.rotation), graph.constant(self.shift))
@@ -125,7 +148,7 @@ class Bank:
     def groups(self) -> tuple[FeatureGroup, ...]:
         """Kinds of the features, in order."""
         wider = [FeatureGroup(self.own + self.textures, side, False) for side in SIDES]
-        coded = [FeatureGroup(len(book.centres), book.side, False) for book in self.codebooks]
+        coded = [group for book in self.codebooks for group in book.groups]
         return (FeatureGroup(self.own, 1, False), *wider, *coded)
 
     @property
@@ -133,15 +156,15 @@ class Bank:
         """Number of features."""
         return sum(group.size for group in self.groups)
 
-    def write(self, graph: "_Writer") -> str:
-        """Add the nodes of the bank, which take `image`, and return the tensor of its features."""
+    def write(self, graph: "_Writer") -> list[str]:
+        """Add the nodes of the bank, which take `image`, and return the tensors of its features."""
         x = graph.add("Cast", "image", to=FLOAT)
         x = graph.add("Mul", graph.add("Sub", x, graph.per_band(self.offset)), graph.per_band(self.scale))
         own = self._own(graph, x)
         maps = graph.add("Concat", *own, self._grey(graph, own[0]), axis=1)
         # Outside the scene nothing is averaged: the same means of ones say how much of a square is inside.
         weight = graph.add("Expand", graph.constant(np.ones((1, 1, 1, 1))), graph.size_of(x))
-        features, means, energy = list(own), maps, ""
+        features, means, energy, weights = list(own), maps, "", []
         for level in range(len(SIDES)):
             maps, wider = graph.mean(maps, level, self.own + 1), graph.mean(weight, level, 1)
             finer, means = means, graph.add("Div", maps, wider)
@@ -150,14 +173,14 @@ class Bank:
                 change = graph.add("Mul", graph.add("Mul", change, change), weight)
                 energy = graph.add("Add", energy, change) if energy else change
             energy, weight = graph.mean(energy, level, self.textures), wider
+            weights.append(wider)
             variance = graph.add("Add", graph.add("Div", energy, weight), graph.constant(SMOOTH**2))
             for _ in range(ROOTS):
                 variance = graph.add("Sqrt", variance)
             texture = graph.add("Mul", variance, graph.constant(TEXTURE))
             features += [graph.channels(means, 0, self.own), texture]
         fixed = graph.add("Concat", *features, axis=1)
-        coded = [book.write(graph, fixed) for book in self.codebooks]
-        return graph.add("Concat", fixed, *coded, axis=1) if coded else fixed
+        return [fixed, *(part for book in self.codebooks for part in book.write(graph, fixed, weights))]
 
     def _own(self, graph: "_Writer", x: str) -> list[str]:
         """Return standardised values, and the vegetation index if there is one."""
@@ -199,7 +222,7 @@ def bank_graph(bank: Bank, dtype: str, base: bytes | None = None, base_classes: 
     if base is None:
         empty = OnnxGraph.empty(len(bank.bands), dtype)
         writer = _Writer("bank.")
-        writer.rename(bank.write(writer), FEATURES)
+        writer.rename(writer.add("Concat", *bank.write(writer), axis=1), FEATURES)
         return _with_head(empty.join(writer.nodes, writer.weights), bank.size), bank.size
     graph = OnnxGraph.parse(base)
     if not has_features(base) or graph.opset < FEWEST_OPSET:
@@ -207,11 +230,11 @@ def bank_graph(bank: Bank, dtype: str, base: bytes | None = None, base_classes: 
     size = bank.size + graph.channels_of(FEATURES) + base_classes
     seen, said = f"base.{FEATURES}", f"base.{probabilities_tensor(graph)}"
     writer = _Writer("bank.")
-    parts = [bank.write(writer), *(writer.add("Cast", name, to=FLOAT) for name in (seen, said))]
+    parts = [*bank.write(writer), *(writer.add("Cast", name, to=FLOAT) for name in (seen, said))]
     # Some graphs label an area that is a little larger than the image.
     ends = writer.add("Shape", parts[0], start=2, end=4)
     zeros, axes = writer.constant(np.array([0, 0])), writer.constant(np.array([2, 3]))
-    parts[2] = writer.add("Slice", parts[2], zeros, ends, axes)
+    parts[-1] = writer.add("Slice", parts[-1], zeros, ends, axes)
     writer.rename(writer.add("Concat", *parts, axis=1), FEATURES)
     joined = graph.prefixed("base.").join(writer.nodes, writer.weights)
     return _with_head(joined, size), size

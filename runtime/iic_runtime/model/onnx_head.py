@@ -146,27 +146,29 @@ def smooth_probabilities(content: bytes, reach: int) -> bytes:
     """
     graph = OnnxGraph.parse(content)
     tensor = probabilities_tensor(graph)
-    if smoothing_reach(content):
+    while smoothing_reach(content):
         (rough,) = graph.producer(tensor).inputs
         source = graph.producer(rough)
         source = replace(source, outputs=tuple(tensor if name == rough else name for name in source.outputs))
         nodes = [node for node in graph.nodes if rough not in node.outputs + node.inputs]
         nodes.insert(graph.nodes.index(graph.producer(rough)), source)
         graph = replace(graph, nodes=tuple(nodes))
-    if reach == 0:
-        return graph.serialise()
-    # Outside the image nothing is averaged, so that tiles agree with the whole at the edge of a scene.
-    square = {"kernel_shape": [2 * reach + 1] * 2, "pads": [reach] * 4}
-    rough = f"{tensor}.rough"
-    pool = Node.make("AveragePool", [rough], tensor, count_include_pad=0, **square)
-    return graph.rework(tensor, rough, [pool]).serialise()
+        content = graph.serialise()
+    # Outside the image nothing is averaged, so that tiles agree with the whole at the edge of a scene. Means of rows of
+    # means of columns are those of the squares, in fewer operations.
+    for name, down, across in ((f"{tensor}.rough", reach, 0), (f"{tensor}.columns", 0, reach)):
+        if reach:
+            window = {"kernel_shape": [2 * down + 1, 2 * across + 1], "pads": [down, across] * 2}
+            pool = Node.make("AveragePool", [name], tensor, count_include_pad=0, **window)
+            graph = graph.rework(tensor, name, [pool])
+    return graph.serialise()
 
 
 def smoothing_reach(content: bytes) -> int:
     """Return the reach that `smooth_probabilities` gave a model; 0 if it did not."""
     graph = OnnxGraph.parse(content)
     node = graph.producer(probabilities_tensor(graph))
-    return node.numbers("pads")[0] if node.operator == "AveragePool" else 0
+    return max(node.numbers("pads")) if node.operator == "AveragePool" else 0
 
 
 def probabilities_tensor(graph: OnnxGraph) -> str:

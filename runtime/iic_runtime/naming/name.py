@@ -26,8 +26,8 @@ from iic_runtime.model.onnx_head import (
     smooth_probabilities,
     smoothing_reach,
 )
-from iic_runtime.model.select import MODEL_VARIABLE, find_model
-from iic_runtime.naming import MOST_SMOOTHING
+from iic_runtime.model.select import MODEL_VARIABLE, find_model, ground_resolution
+from iic_runtime.naming import MOST_SMOOTHING, default_smoothing
 from iic_runtime.naming.clicks import Observations, Observer, read_clicks
 from iic_runtime.naming.clusters import name_by_majority
 from iic_runtime.naming.fitting import Judgement, advise, fit_head, unstandardised
@@ -100,15 +100,17 @@ def name_model(arguments: NameArguments) -> NamedModel:
     """
     out, labels, scene = Path(arguments.out), arguments.labels, arguments.scene
     places = None if arguments.suggestions is None else Path(arguments.suggestions)
-    smoothing, progress = arguments.smoothing, arguments.progress
+    progress = arguments.progress
     info = describe(os.fspath(scene))
     _check_outputs(out, places, [Path(labels), *scene_files(info)], arguments.overwrite)
-    if not 0 <= smoothing <= MOST_SMOOTHING:
-        raise UsageError(f"`smoothing` must be 0 to {MOST_SMOOTHING} pixels, not {smoothing}.")
+    if arguments.smoothing is not None and not 0 <= arguments.smoothing <= MOST_SMOOTHING:
+        raise UsageError(f"`smoothing` must be 0 to {MOST_SMOOTHING} pixels, not {arguments.smoothing}.")
     file, reading = choose_features(info, arguments.model, **arguments.part(ReadingSettings).values())
     check_apart([out] if places is None else [out, places], [file.path])
     card = file.card
     grid = reading.grid or info.grid
+    usual = default_smoothing(ground_resolution(grid))
+    smoothing = usual if arguments.smoothing is None else arguments.smoothing
     clicks = read_clicks(labels, grid, arguments.label_field)
     observer = Observer(open_outputs(file, arguments.device, arguments.threads), reading, grid, card)
     observations = observer.observe(clicks, progress)

@@ -41,7 +41,9 @@ _LOG = logging.getLogger(__name__)
 TILE, SAMPLED_TILES = 64, 48
 """Side in pixels, and number, of the tiles spread over a scene that tell how it varies."""
 WORDS, CODED_PIXELS = 32, 125
-"""Size of each codebook, and pixels of each tile that it is found by."""
+"""Size of the codebook, and pixels of each tile that it is found by."""
+POOLED = (27,)
+"""Sides of the squares over which what the codebook says is averaged."""
 WHITENING, LEAST_VARIANCE, RIDGE = 0.5, 0.02, 1e-3
 """Power to which features are whitened for a codebook, the least variance of an axis in parts of the largest, and what
 is added to all of them."""
@@ -82,7 +84,7 @@ def make_stack(
         return make_bank(info, **reading)
     grid = source.grid or info.grid
     bank = Bank.of(card, sample_pixels(source, grid))
-    return join_bank(card, with_codebooks(bank, card, source, grid), base), source
+    return join_bank(card, with_codebook(bank, card, source, grid), base), source
 
 
 def make_bank(
@@ -90,18 +92,18 @@ def make_bank(
 ) -> tuple[ModelFile, SceneSource]:
     """Make the stack of a scene's own features.
 
-    Arguments, result and errors are those of `make_stack`; `words` is the size of the codebooks, 0 for none.
+    Arguments, result and errors are those of `make_stack`; `words` is the size of the codebook, 0 for none.
     """
     numbers = data_bands(info, bands)
     card = scene_card(info, numbers, reading.get("nodata"))
     source = choose_reading(info, card, bands=numbers, **reading)
     grid = source.grid or info.grid
     bank = Bank.of(card, sample_pixels(source, grid))
-    return join_bank(card, with_codebooks(bank, card, source, grid, words) if words else bank, None), source
+    return join_bank(card, with_codebook(bank, card, source, grid, words) if words else bank, None), source
 
 
-def with_codebooks(bank: Bank, card: Card, source: SceneSource, grid: GeoBox, words: int = WORDS) -> Bank:
-    """Return a bank with two codebooks, of close surroundings and of wider ones, found without labels over a scene."""
+def with_codebook(bank: Bank, card: Card, source: SceneSource, grid: GeoBox, words: int = WORDS) -> Bank:
+    """Return a bank with a codebook of close surroundings, found without labels over a scene."""
     rng = np.random.default_rng(0)
     outputs = open_outputs(join_bank(card, bank, None))
     rows = []
@@ -112,25 +114,18 @@ def with_codebooks(bank: Bank, card: Card, source: SceneSource, grid: GeoBox, wo
             some = places[rng.integers(0, len(places), CODED_PIXELS)]
             rows.append(outputs(pixels.values)[:, *tile.crop][:, some[:, 0], some[:, 1]].T)
     features = np.concatenate(rows).astype(np.float64)
-    starts = np.cumsum([0, *(group.size for group in bank.groups)]).tolist()
-    # Single pixels and the finest squares; the two that follow.
-    spans = ((starts[0], starts[2], SIDES[0]), (starts[2], starts[4], SIDES[2]))
-    books = tuple(
-        make_codebook(features[:, first:last], first, side, words, rng) for first, last, side in spans
-    )
-    return replace(bank, codebooks=books)
+    size = sum(group.size for group in bank.groups[:2])  # single pixels and the finest squares
+    return replace(bank, codebooks=(make_codebook(features[:, :size], words, rng),))
 
 
-def make_codebook(
-    features: NDArray[np.float64], first: int, side: int, words: int, rng: np.random.Generator
-) -> Codebook:
-    """Return the codebook of features `[N, n]`, whitened in part: k-means."""
+def make_codebook(features: NDArray[np.float64], words: int, rng: np.random.Generator) -> Codebook:
+    """Return the codebook of a bank's first features `[N, n]`, whitened in part: k-means."""
     mean = features.mean(0)
     variances, axes = np.linalg.eigh(np.cov((features - mean).T) + RIDGE * np.eye(features.shape[1]))
     rotation = (axes * np.maximum(variances, LEAST_VARIANCE * variances.max()) ** (-WHITENING / 2)).T
     points = (features - mean) @ rotation.T
     centres = kmeans(points, words, np.ones(len(points)), rng, starts=1, steps=15)
-    return Codebook(first, side, rotation, -rotation @ mean, centres)
+    return Codebook(0, SIDES[0], rotation, -rotation @ mean, centres, POOLED)
 
 
 def open_outputs(file: ModelFile, device: Device = "auto", threads: int | None = None) -> Outputs:

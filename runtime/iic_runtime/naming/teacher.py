@@ -27,7 +27,8 @@ from iic_geotools.tiling import Rect
 from iic_runtime.engine.base import LabelArray
 from iic_runtime.model.file import ModelFile
 from iic_runtime.model.onnx_head import Head, has_features
-from iic_runtime.naming import SMOOTHING
+from iic_runtime.model.select import ground_resolution
+from iic_runtime.naming import SMOOTHING, default_smoothing
 from iic_runtime.naming.clicks import Clicks, Observer, View
 from iic_runtime.naming.cluster import fit_clusters
 from iic_runtime.naming.fitting import Judgement, advise, fit_head, unstandardised
@@ -99,11 +100,13 @@ class Teacher:
         file: The model whose features are fitted; it is not written.
         reading: How the scene is read for it.
         grid: The grid that views and clicks are on.
+        smoothing: Pixels in each direction over which probabilities are averaged.
     """
 
     def __init__(self, info: SceneInfo, file: ModelFile, reading: SceneSource, observer: Observer) -> None:
         self.info, self.file, self.reading = info, file, reading
         self.grid: GeoBox = observer.grid
+        self.smoothing = default_smoothing(ground_resolution(self.grid))
         self._observer = observer
 
     @classmethod
@@ -171,6 +174,7 @@ class Teacher:
         return Lesson(
             classes=observations.clicks.names,
             head=unstandardised(head, observations.mean, observations.factor),
+            smoothing=self.smoothing,
             judgement=judgement,
             advice=advise(judgement, observations.clicks.names),
         )

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from iic_geotools.classmap.classes import NODATA
 from iic_geotools.geobox import GeoBox
 from iic_geotools.tiling import Rect
-from iic_runtime.naming import SMOOTHING
 from iic_runtime.naming.clicks import View
 from iic_runtime.naming.teacher import Fit, Teacher
 from iic_runtime.studio.tiles import TILE, KeptValues, TileAddress
@@ -63,14 +62,14 @@ class FeatureTiles:
     def _look_at_block(self, corner: TileAddress) -> dict[TileAddress, View]:
         grid = self._teacher.grid
         whole = Rect(0, 0, grid.width, grid.height)
-        block = Rect(corner.column * TILE, corner.row * TILE, BLOCK, BLOCK).grow(SMOOTHING)
+        block = Rect(corner.column * TILE, corner.row * TILE, BLOCK, BLOCK).grow(self._teacher.smoothing)
         view = self._teacher.look(block.intersection(whole))
         views = {}
         for row in range(corner.row, corner.row + BLOCK // TILE):
             for column in range(corner.column, corner.column + BLOCK // TILE):
                 tile = Rect(column * TILE, row * TILE, TILE, TILE).intersection(whole)
                 if not tile.empty:
-                    rect = tile.grow(SMOOTHING).intersection(whole)
+                    rect = tile.grow(self._teacher.smoothing).intersection(whole)
                     views[TileAddress(0, column, row)] = cut(view, rect.relative_to(view.rect).slices, rect)
         return views
 

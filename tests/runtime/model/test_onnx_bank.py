@@ -154,6 +154,27 @@ def test_codebooks_say_how_near_a_pixel_is_to_their_centres() -> None:
     assert np.array_equal(core, seen[:, :40, :60])
 
 
+def test_codes_are_averaged_over_the_squares_that_a_codebook_names() -> None:
+    rng = np.random.default_rng(1)
+    image = rng.integers(0, 256, (4, 60, 70)).astype(np.uint8)
+    card, bank = bank_of(image)
+    book = Codebook(0, 3, rng.normal(size=(3, 12)), rng.normal(size=3), rng.normal(size=(6, 3)), (9, 27))
+    coded = replace(bank, codebooks=(book,))
+    assert [(group.size, group.side) for group in coded.groups[-3:]] == [(6, 3), (6, 9), (6, 27)]
+    content, _ = bank_graph(coded, card.dtype)
+    codes, *pooled = np.split(features(content, image)[bank.size :], 3)
+    inside = np.ones(image.shape[1:])
+    for reach, seen in zip((4, 13), pooled, strict=True):
+        window = (2 * reach + 1,) * 2
+        expected_means = [
+            ndimage.uniform_filter(code.astype(np.float64), window, mode="constant")
+            / ndimage.uniform_filter(inside, window, mode="constant")
+            for code in codes
+        ]
+        away = slice(reach, -reach)  # at the edge, a mean of means is not that of the square
+        assert np.abs(seen - expected_means)[:, away, away].max() < 1e-4
+
+
 def test_a_model_that_does_not_tell_what_it_sees_cannot_be_joined() -> None:
     _, bank = bank_of(np.zeros((4, 8, 8), np.uint8))
     with pytest.raises(ModelError, match="head cannot be replaced"):

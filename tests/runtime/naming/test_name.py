@@ -20,6 +20,7 @@ from iic_runtime.model.card import Card
 from iic_runtime.model.file import ModelFile
 from iic_runtime.model.onnx_head import has_features
 from iic_runtime.model.validate import validate_model
+from iic_runtime.naming import default_smoothing
 
 SIDE = 220
 
@@ -113,6 +114,11 @@ def test_a_map_knows_the_clicks_that_named_its_model(telling: Path, scene: Path,
     assert remark.startswith("30 of 30 samples")
     again = name_model(named.path, draw(tmp_path / "few.gpkg", 4), scene, tmp_path / "again.onnx")
     assert len(again.card.origin.places) == 12
+
+
+@pytest.mark.parametrize(("pixel", "reach"), [(None, 2), (0.05, 4), (0.2, 4), (0.3, 3), (0.6, 2), (10, 2)])
+def test_small_pixels_are_averaged_over_more_of_them(pixel: float | None, reach: int) -> None:
+    assert default_smoothing(pixel) == reach
 
 
 def test_a_named_model_can_be_named_again(telling: Path, scene: Path, tmp_path: Path) -> None:
