@@ -29,7 +29,7 @@ from iic_export.stac import check_stac, write_stac
 from iic_export.tensorrt_build import find_tensorrt, write_engine
 from iic_export.torch_to_onnx import float_graph, quantise, with_outputs
 from iic_export.trained_head import TrainedHead, load_head
-from iic_geotools.classmap.classes import MAX_CLASSES, MapClass, distinct_colours
+from iic_geotools.classmap.classes import MAX_CLASSES, MapClass, class_colours, distinct_colours
 from iic_geotools.classmap.provenance import NAMED_BY
 from iic_geotools.errors import MissingPackageError, UsageError
 from iic_geotools.files import check_absent, check_folder, check_name, check_suffix, write_atomically
@@ -343,11 +343,11 @@ def draft_card(head: TrainedHead, settings: CardSettings, named: NamedClusters |
 def _classes(head: TrainedHead) -> tuple[MapClass, ...]:
     """The classes that a run has learnt from labels, or its clusters."""
     if head.classes:
-        return tuple(map(MapClass, head.classes, distinct_colours(len(head.classes))))
+        return tuple(map(MapClass, head.classes, class_colours(head.classes)))
     learnt = head.config.finetune
     if learnt is None:
         return _unnamed_classes(head.network.config.clusters_b)
-    return tuple(map(MapClass, learnt.classes, learnt.colours or distinct_colours(len(learnt.classes))))
+    return tuple(map(MapClass, learnt.classes, learnt.colours or class_colours(learnt.classes)))
 
 
 def _labels_seen(head: TrainedHead, named: NamedClusters | None) -> str:

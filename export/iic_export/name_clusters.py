@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from iic_export.proof import trained_model
 from iic_export.settings import Naming
 from iic_export.trained_head import TrainedHead
-from iic_geotools.classmap.classes import MapClass, distinct_colours
+from iic_geotools.classmap.classes import MapClass, class_colours
 from iic_geotools.errors import SceneError, UsageError
 from iic_geotools.scene.info import describe
 from iic_geotools.scene.labels import NOT_LABELLED, SceneLabels, open_labels, read_reduced
@@ -218,7 +218,8 @@ def _decide(votes: _Votes, order: Sequence[str], balance: float, labels: str) ->
     _log_outcome(names, merge, counts.sum(0) > 0)
     kept = np.flatnonzero(merge.any(1))
     kept_names = [names[index] for index in kept]
-    classes = tuple(map(MapClass, kept_names, _class_colours(kept_names, votes.colours)))
+    colours = class_colours(kept_names, [votes.colours.get(name) for name in kept_names])
+    classes = tuple(map(MapClass, kept_names, colours))
     agreement = float((merge * counts).sum() / counts.sum())
     return NamedClusters(classes, torch.from_numpy(merge[kept]), agreement, labels)
 
@@ -231,10 +232,3 @@ def _log_outcome(names: Sequence[str], merge: NDArray[np.float32], labelled: NDA
         _LOG.info("%s: cluster %s", name, ", ".join(map(str, np.flatnonzero(members & labelled))))
         for cluster in np.flatnonzero(members & ~labelled):
             _LOG.info("cluster %d: no label lies on it; %s is the nearest class", cluster, name)
-
-
-def _class_colours(names: Sequence[str], known: Mapping[str, str]) -> list[str]:
-    """Use the colours of the file where they are distinct, and a palette for the rest."""
-    colours = [known.get(name) for name in names]
-    free = iter(distinct_colours(len(names), besides=colours))
-    return [colour if colour and colours.count(colour) == 1 else next(free) for colour in colours]

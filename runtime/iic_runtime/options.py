@@ -173,8 +173,8 @@ class ProductSettings(CreationSettings, group="Products"):
     )
     polygons: PathLike | None = setting(
         None,
-        "Also write polygons as .gpkg, .fgb, .parquet or .geojson.",
-        writes=(".gpkg", ".fgb", ".parquet", ".geojson", ".json"),
+        "Also write polygons as .gpkg, .fgb, .parquet, .geojson or .pmtiles.",
+        writes=(".gpkg", ".fgb", ".parquet", ".geojson", ".json", ".pmtiles"),
         first=True,
     )
     min_area: float = setting(

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from rasterio.errors import RasterioError
 from rasterio.windows import Window
 
-from iic_geotools.classmap.classes import MAX_CLASSES, NODATA, MapClass, distinct_colours
+from iic_geotools.classmap.classes import MAX_CLASSES, NODATA, MapClass, class_colours
 from iic_geotools.errors import SceneError
 from iic_geotools.geobox import GeoBox
 from iic_geotools.scene.info import cause, open_foreign
@@ -126,7 +126,7 @@ def _make_classes(names: Sequence[str], dataset: Any) -> tuple[MapClass, ...]:
         table: dict[int, tuple[int, ...]] = dataset.colormap(1)
     except ValueError:
         table = {}
-    palette = distinct_colours(len(names))
+    palette = class_colours(names)
     return tuple(
         MapClass(
             name or f"class {value}",

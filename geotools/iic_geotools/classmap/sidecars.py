@@ -79,6 +79,29 @@ def map_style(classes: Sequence[MapClass]) -> bytes:
     for value, map_class in enumerate(classes):
         entry = {"value": str(value), "color": map_class.colour, "alpha": "255", "label": map_class.name}
         ET.SubElement(palette, "paletteEntry", entry)
+    return _write_style(root)
+
+
+def polygon_style(classes: Sequence[MapClass], field: str) -> bytes:
+    """The content of a QGIS style that shows polygons with the colours of `classes`, whose names are in a field."""
+    root = ET.Element("qgis", version="3.22", styleCategories="Symbology")
+    renderer = ET.SubElement(root, "renderer-v2", {"type": "categorizedSymbol", "attr": field})
+    categories, symbols = ET.SubElement(renderer, "categories"), ET.SubElement(renderer, "symbols")
+    for number, map_class in enumerate(classes):
+        name = str(number)
+        entry = {"symbol": name, "value": map_class.name, "label": map_class.name, "type": "string"}
+        ET.SubElement(categories, "category", {**entry, "render": "true"})
+        symbol = ET.SubElement(symbols, "symbol", {"name": name, "type": "fill", "alpha": "1"})
+        layer = ET.SubElement(symbol, "layer", {"class": "SimpleFill", "enabled": "1"})
+        options = ET.SubElement(layer, "Option", type="Map")
+        colour = ",".join(map(str, (*rgb(map_class.colour), 255)))
+        for key, value in (("color", colour), ("style", "solid"), ("outline_style", "no")):
+            ET.SubElement(options, "Option", name=key, type="QString", value=value)
+    ET.SubElement(root, "layerGeometryType").text = "2"
+    return _write_style(root)
+
+
+def _write_style(root: ET.Element) -> bytes:
     ET.indent(root)
     head = b"<!DOCTYPE qgis PUBLIC 'http://mrcc.com/qgis.dtd' 'SYSTEM'>\n"
     return head + bytes(ET.tostring(root, encoding="utf-8"))

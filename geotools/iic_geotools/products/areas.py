@@ -142,7 +142,7 @@ def write_stats(path: Path, areas: ClassAreas) -> None:
         buffer = io.StringIO()
         writer = csv.DictWriter(buffer, [*rows[0], "method"], lineterminator="\n")
         writer.writeheader()
-        writer.writerows({**row, "name": plain_cell(row["name"]), "method": areas.method} for row in rows)
+        writer.writerows({**row, "class": plain_cell(row["class"]), "method": areas.method} for row in rows)
         text = buffer.getvalue()
     else:
         raise UsageError(f"Statistics are written as .json or .csv, not as {suffix or path.name!r}.")
@@ -155,9 +155,9 @@ def plain_cell(text: str) -> str:
 
 
 def _plain(row: ClassArea) -> dict[str, Any]:
-    """A row as it is written: no map is accurate to more than ten digits."""
+    """A row as it is written, with the fields of polygons: no map is accurate to more than ten digits."""
     return {
-        key: float(f"{value:.10g}") if isinstance(value, float) else value
+        "class" if key == "name" else key: float(f"{value:.10g}") if isinstance(value, float) else value
         for key, value in asdict(row).items()
     }
 

@@ -16,6 +16,7 @@ from iic_geotools.classmap.classes import (
     NODATA,
     UNSURE_NAME,
     MapClass,
+    class_colours,
     distinct_colours,
     least_confidence,
     rgb,
@@ -303,7 +304,7 @@ def _pair_classes(
             "maps first, e.g. with iic-model rename."
         )
     own = {entry.name: entry.colour for entry in before.classes}
-    fallback = distinct_colours(len(names))
+    fallback = class_colours(names)
     palette = iter(distinct_colours(len(changed)))
     classes = []
     lookup = np.full((len(names), len(names)), NODATA, np.uint8)

@@ -14,9 +14,10 @@ refused. Coordinates are pixels, hence exact.
 import json
 import math
 import os
+import sqlite3
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
@@ -36,6 +37,7 @@ from rasterio.windows import Window
 
 from iic_geotools.classmap.classes import NODATA, MapClass
 from iic_geotools.classmap.overviews import stored_blocks
+from iic_geotools.classmap.sidecars import polygon_style
 from iic_geotools.ellipsoid import Floats, Ground
 from iic_geotools.errors import MissingPackageError, SceneError, UsageError
 from iic_geotools.files import replacement, scratch_folder
@@ -52,10 +54,18 @@ _DRIVERS = {
     ".parquet": "Parquet",
     ".geojson": "GeoJSON",
     ".json": "GeoJSON",
+    ".pmtiles": "PMTiles",
 }
-_FIELDS = ["value", "class", "area_m2"]
+FIELDS = ("value", "class", "m2", "ha")
+"""The fields of polygons; tables of areas call them the same."""
 LAYER = "map"
 _BATCH = 20_000
+# Vector tiles: metres per unit of a tile at zoom 0, the finest zoom, the number of zooms, and the most bytes of a tile.
+_TILE_UNIT, _FINEST, _LEVELS, _TILE_BYTES = 9783.94, 18, 8, 2_000_000
+_STYLES = """CREATE TABLE layer_styles (id INTEGER PRIMARY KEY AUTOINCREMENT NOT NULL, f_table_catalog TEXT(256),
+f_table_schema TEXT(256), f_table_name TEXT(256), f_geometry_column TEXT(256), styleName TEXT(30), styleQML TEXT,
+styleSLD TEXT, useAsDefault BOOLEAN, description TEXT, owner TEXT(30), ui TEXT(30),
+update_time DATETIME DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ','now')))"""
 # Longer edges are cut before they are measured: a straight line of the map is not straight on the ground.
 _PIXELS_PER_EDGE = 64
 
@@ -132,20 +142,20 @@ class Simplifier:
 def polygonise(
     map_path: Path, out: Path, classes: Sequence[MapClass], min_area: float = 0.0, simplify: float = 0.0
 ) -> None:
-    """Write the regions of a map as polygons with the fields `value`, `class` and `area_m2`.
+    """Write the regions of a map as polygons with the fields `value`, `class`, `m2` and `ha`.
 
-    Pixels are joined across edges, not across corners. GeoJSON is in longitude and latitude, as its standard demands;
-    the other formats are in the CRS of the map.
+    Pixels are joined across edges, not across corners. GeoJSON is in longitude and latitude, as its standard demands,
+    PMTiles in Web Mercator; the other formats are in the CRS of the map. A GeoPackage holds the colours as its style.
 
     Args:
         map_path: Path of a one-band map of bytes.
         out: Path of the vector file; its suffix decides the format: GeoPackage (.gpkg), FlatGeobuf (.fgb), GeoParquet
-            (.parquet) or GeoJSON (.geojson, .json).
+            (.parquet), GeoJSON (.geojson, .json) or vector tiles (.pmtiles).
         classes: The classes of the values 0, 1, ...
         min_area: Smallest area of a polygon in m2. Smaller regions are merged into their neighbours (`sieve`), so that
             they leave no holes; those without a neighbour are left out.
         simplify: Borders are simplified (by the algorithm of Visvalingam and Whyatt) until bumps as large as a square
-            of this side in metres are gone; neighbours keep sharing them. `area_m2` is that of the simplified polygon.
+            of this side in metres are gone; neighbours keep sharing them. `m2` is that of the simplified polygon.
 
     Raises:
         UsageError: The suffix is another one, or metres are needed and the map has no reference system.
@@ -159,7 +169,7 @@ def polygonise(
             grid = GeoBox.of(dataset)
             check_polygons(out, grid, min_area, simplify)
             with _regions(dataset, map_path, out, min_area, Simplifier.of(grid, simplify)) as regions:
-                _write(out, driver, grid.crs, _features(regions, grid, map_path, classes))
+                _write(out, driver, grid, classes, _features(regions, grid, map_path, classes))
     except RasterioError as error:
         raise SceneError(f"The map {map_path} cannot be read: {error}") from error
 
@@ -178,9 +188,9 @@ def check_polygons(out: Path, grid: GeoBox, min_area: float, simplify: float = 0
             and there is none.
         MissingPackageError: GeoParquet needs pyarrow.
     """
-    if vector_driver(out) == "GeoJSON" and grid.crs is None:
+    if vector_driver(out) in ("GeoJSON", "PMTiles") and grid.crs is None:
         raise UsageError(
-            "GeoJSON is in longitude and latitude, and this map has no reference system: write .gpkg or .fgb."
+            f"{vector_driver(out)} has a reference system of its own, and this map has none: write .gpkg or .fgb."
         )
     if vector_driver(out) == "Parquet":
         check_geoparquet()
@@ -205,8 +215,8 @@ def vector_driver(path: Path) -> str:
     return driver
 
 
-Features = tuple[npt.NDArray[Any], npt.NDArray[np.int32], npt.NDArray[Any], Floats]
-"""Polygons with their values, class names and areas."""
+Features = tuple[npt.NDArray[Any], npt.NDArray[np.int32], npt.NDArray[Any], Floats, Floats]
+"""Polygons with their values, class names, and areas in square metres and hectares."""
 
 
 @contextmanager
@@ -240,7 +250,8 @@ def _features(
                 " give the classes it was made with."
             )
         polygons = shapely.transform(shapes, lambda points: np.column_stack(grid.to_ground(*points.T)))
-        yield polygons, values, names[values], measure(shapes)
+        areas = measure(shapes)
+        yield polygons, values, names[values], areas, areas / 10_000
 
 
 def _polygon_measure(grid: GeoBox) -> Callable[[npt.NDArray[Any]], Floats]:
@@ -261,11 +272,14 @@ def _polygon_measure(grid: GeoBox) -> Callable[[npt.NDArray[Any]], Floats]:
     return on_ellipsoid
 
 
-def _write(out: Path, driver: str, crs: CRS | None, batches: Iterable[Features]) -> None:
+def _write(
+    out: Path, driver: str, grid: GeoBox, classes: Sequence[MapClass], batches: Iterable[Features]
+) -> None:
     """Write to a GeoPackage, which can grow batch by batch, and convert that to the format of `driver`."""
+    crs = grid.crs
     if driver == "Parquet":
         with replacement(out) as temporary:
-            write_geoparquet(temporary, crs, _FIELDS, batches)
+            write_geoparquet(temporary, crs, FIELDS, batches)
         return
     wkt = crs.to_wkt(version="WKT2_2019") if crs is not None else None
     with replacement(out) as temporary, warnings.catch_warnings():
@@ -274,9 +288,10 @@ def _write(out: Path, driver: str, crs: CRS | None, batches: Iterable[Features])
         try:
             count = _write_package(package, wkt, batches, index=driver == "GPKG")
             if driver == "GPKG":
+                _put_style(package, polygon_style(classes, FIELDS[1]).decode())
                 check_package(package, LAYER, count)
             else:
-                _convert(package, temporary, driver, wkt)
+                _convert(package, temporary, driver, wkt, _zooms(grid))
                 _check(temporary, driver, count)
         finally:
             if package != temporary:
@@ -289,13 +304,13 @@ def _write_package(package: Path, wkt: str | None, batches: Iterable[Features], 
     """Write features batch by batch and return their number."""
     count = 0
     empty = np.array([], object)
-    no_features: Features = (empty, np.array([], np.int32), empty, np.array([]))
+    no_features: Features = (empty, np.array([], np.int32), empty, np.array([]), np.array([]))
     for number, (shapes, *columns) in enumerate(chain([no_features], batches)):
         write(
             package,
             shapely.to_wkb(shapes),
             columns,
-            _FIELDS,
+            list(FIELDS),
             layer=LAYER,
             driver="GPKG",
             geometry_type="Polygon",
@@ -307,8 +322,33 @@ def _write_package(package: Path, wkt: str | None, batches: Iterable[Features], 
     return count
 
 
-def _convert(package: Path, target: Path, driver: str, wkt: str | None) -> None:
-    options = {"RFC7946": "YES"} if driver == "GeoJSON" else {}
+def _put_style(package: Path, style: str) -> None:
+    """Make a style the default of the layer, in the table in which QGIS looks for it."""
+    try:
+        with closing(sqlite3.connect(package)) as database, database:
+            database.execute(_STYLES)
+            database.execute(
+                "INSERT INTO layer_styles (f_table_name, f_geometry_column, styleName, styleQML, useAsDefault, "
+                "f_table_catalog, f_table_schema) VALUES (?, 'geom', ?, ?, TRUE, '', '')",
+                (LAYER, LAYER, style),
+            )
+            database.execute(
+                "INSERT INTO gpkg_contents (table_name, identifier, data_type) VALUES "
+                "('layer_styles', 'layer_styles', 'attributes')"
+            )
+    except sqlite3.Error as error:
+        raise OSError(f"no style can be put into it: {error}") from error
+
+
+def _zooms(grid: GeoBox) -> dict[str, str]:
+    """The zoom levels of vector tiles: down to where corners are kept to about a pixel."""
+    side = grid.pixel_side or 1.0
+    finest = min(max(math.ceil(math.log2(_TILE_UNIT / side)), 0), _FINEST)
+    return {"MINZOOM": str(max(0, finest - _LEVELS)), "MAXZOOM": str(finest), "MAX_SIZE": str(_TILE_BYTES)}
+
+
+def _convert(package: Path, target: Path, driver: str, wkt: str | None, zooms: dict[str, str]) -> None:
+    options = {"GeoJSON": {"RFC7946": "YES"}, "PMTiles": zooms}.get(driver, {})
     with open_arrow(package, layer=LAYER) as (meta, features):
         write_arrow(
             features,
@@ -329,6 +369,9 @@ def _check(written: Path, driver: str, count: int) -> None:
             file.seek(-min(16, written.stat().st_size), os.SEEK_END)
             if not file.read().endswith(b"\n]\n}\n"):
                 raise OSError("the disk is full")
+    elif driver == "PMTiles":
+        if count and not read_info(written, layer=LAYER)["features"]:
+            raise OSError("the disk is full")
     elif count:
         read_vector(written, columns=[], fids=[count - 1])
 
@@ -353,13 +396,13 @@ def write_geoparquet(
     Args:
         path: Path of the file.
         crs: Their reference system.
-        names: Names of the fields: a whole number, a text and a real number.
+        names: Names of the fields: a whole number, a text and two real numbers.
         batches: Polygons, and one array per field; each batch becomes a row group.
     """
     import pyarrow as pa
     from pyarrow.parquet import ParquetWriter
 
-    types = (pa.int32(), pa.string(), pa.float64())
+    types = (pa.int32(), pa.string(), pa.float64(), pa.float64())
     schema = pa.schema([*zip(names, types, strict=True), (GEOMETRY, pa.binary())])
     bounds = np.array([[np.inf, np.inf, -np.inf, -np.inf]])
     # An Arrow schema within the file would hide the metadata that follows the last batch.

@@ -11,7 +11,7 @@ from hashlib import sha256
 from os import strerror
 from pathlib import Path
 from typing import Any
-from warnings import catch_warnings, simplefilter
+from warnings import catch_warnings, filterwarnings, simplefilter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,9 @@ from iic_geotools.errors import SceneError
 from iic_geotools.files import is_utf8, replacement
 from iic_geotools.gdal import network_options
 from iic_geotools.packages import has_vector, pyogrio, require_vector, shapely
+
+STYLED = r"More than one layer found in '.*': '[^']*' \(default\), 'layer_styles'\."
+"""What pyogrio says about a GeoPackage that holds a layer and its style."""
 
 
 @dataclass(frozen=True)
@@ -140,6 +143,7 @@ def _reading(path: Path, what: str) -> Iterator[None]:
     try:
         with catch_warnings():
             simplefilter("ignore", RuntimeWarning)
+            filterwarnings("ignore", STYLED, UserWarning)
             yield
     except _unreadable() as error:
         if not path.exists():

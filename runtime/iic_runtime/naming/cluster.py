@@ -17,12 +17,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from iic_geotools.classmap.classes import MAX_CLASSES, MapClass, distinct_colours
+from iic_geotools.classmap.classes import MAX_CLASSES, MapClass, distinct_colours, spread_colours
 from iic_geotools.errors import OutputError, SceneError, UsageError
 from iic_geotools.files import check_apart, check_name, write_atomically
 from iic_geotools.progress import OnProgress, Progress, silent
+from iic_geotools.scene.bands import canonical
 from iic_geotools.scene.info import describe
 from iic_geotools.scene.multiscale import LEAST_DEVIATION
+from iic_geotools.scene.sensors import COLOURS
 from iic_geotools.settings import PathLike, takes
 from iic_runtime.model.card import Card, FeatureGroup
 from iic_runtime.model.file import put_card
@@ -52,6 +54,8 @@ STEPS, BATCH, RATE, WARMUP = 50, 2_000, 2e-3, 20
 HELD = 10.0
 """Weight of the KL term that holds the masses of the clusters."""
 FLOOR = 2.220446e-16
+COLOURED = 2_000
+"""Pixels per view that the colours of clusters are taken from."""
 
 
 @dataclass(frozen=True)
@@ -111,12 +115,12 @@ def cluster_scene(arguments: ClusterArguments) -> Clustered:
     stack, reading = make_bank(info, words=0, **arguments.part(ReadingSettings).values())
     outputs = open_outputs(stack, arguments.device, arguments.threads)
     observer = Observer(outputs, reading, reading.grid or info.grid, stack.card)
-    head, shares = fit_clusters(observer, classes, arguments.seed, arguments.progress)
+    head, shares, colours = fit_clusters(observer, classes, arguments.seed, arguments.progress)
     names = [f"cluster {index}" for index in range(classes)]
     card = replace(
         stack.card,
         name=out.stem,
-        classes=tuple(map(MapClass, names, distinct_colours(classes))),
+        classes=tuple(map(MapClass, names, colours)),
         origin=replace(stack.card.origin, chosen_by="k-means on multi-scale features, refined by IIC"),
     )
     content = put_card(replace_head(stack.content, head), card)
@@ -127,8 +131,8 @@ def cluster_scene(arguments: ClusterArguments) -> Clustered:
 
 def fit_clusters(
     observer: Observer, count: int, seed: int = 0, progress: OnProgress = silent
-) -> tuple[Head, tuple[float, ...]]:
-    """Return a head on raw features whose classes are clusters, the largest first, and their shares of the scene.
+) -> tuple[Head, tuple[float, ...], list[str]]:
+    """Return a head on raw features whose classes are clusters, the largest first, with their shares and colours.
 
     Args:
         observer: The scene and its features, a bank's first.
@@ -158,7 +162,26 @@ def fit_clusters(
     bias = matrix[-1, order] - weight @ mean
     progress(Progress("cluster", 1, 1))
     head = Head(weight.astype(np.float32), bias.astype(np.float32))
-    return head, tuple(masses[order].tolist())
+    return head, tuple(masses[order].tolist()), _true_colours(head, views, observer.card)
+
+
+def _true_colours(head: Head, views: Sequence[View], card: Card) -> list[str]:
+    """Return the mean colour of each cluster in a stretched picture of the scene, no two alike."""
+    count, names = len(head.bias), [canonical(name) for name in card.bands]
+    shown = [names.index(name) for name in COLOURS[:3] if name in names]
+    if len(shown) < 3:
+        return distinct_colours(count)
+    samples = [view.sample(COLOURED, number) for number, view in enumerate(views)]
+    features, values = (np.concatenate(part) for part in zip(*samples, strict=True))
+    labels = (features @ head.weight.T + head.bias).argmax(1)
+    values = values[:, shown]
+    low, high = np.percentile(values, (2, 98), axis=0)
+    picture = 255 * np.clip((values - low) / np.maximum(high - low, 1e-9), 0, 1)
+    means = [
+        picture[labels == label].mean(0) if (labels == label).any() else picture.mean(0)
+        for label in range(count)
+    ]
+    return spread_colours(["#{:02x}{:02x}{:02x}".format(*mean.round().astype(int)) for mean in means])
 
 
 def _pairs(view: View, count: int, rng: np.random.Generator) -> tuple[Doubles, Doubles]:

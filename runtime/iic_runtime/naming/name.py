@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from iic_geotools.classmap.classes import MapClass, distinct_colours
+from iic_geotools.classmap.classes import MapClass, class_colours
 from iic_geotools.classmap.provenance import NAMED_BY
 from iic_geotools.errors import OutputError, UsageError
 from iic_geotools.files import check_apart, check_name, replacement
@@ -213,16 +213,12 @@ def _vote(file: ModelFile, observations: Observations) -> tuple[bytes, tuple[Map
 
 
 def _classes(file: ModelFile, observations: Observations, kept: Sequence[int]) -> tuple[MapClass, ...]:
-    """Return names and colours: those of the label file, or else of the model's classes of the same name."""
+    """Return names and colours: those of the label file, else of the model's own classes, else usual ones."""
     clicks = observations.clicks
     known = {entry.name: entry.colour for entry in file.card.classes}
     names = [clicks.names[index] for index in kept]
     colours = [clicks.colours[index] or known.get(clicks.names[index]) for index in kept]
-    palette = iter(distinct_colours(len(names), besides=colours))
-    return tuple(
-        MapClass(name, colour if colour and colours.count(colour) == 1 else next(palette))
-        for name, colour in zip(names, colours, strict=True)
-    )
+    return tuple(map(MapClass, names, class_colours(names, colours)))
 
 
 def _origin(

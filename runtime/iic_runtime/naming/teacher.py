@@ -190,7 +190,7 @@ class Teacher:
             raise UsageError(
                 f"{self.file.card.name} has no multi-scale features to find clusters in; open no model."
             )
-        head, shares = fit_clusters(self._observer, count, seed)
+        head, shares, _ = fit_clusters(self._observer, count, seed)
         return Clusters(tuple(f"cluster {index}" for index in range(count)), head, shares=shares)
 
     def _clicks(self, names: Sequence[str], labels: ArrayLike, places: ArrayLike) -> Clicks:

@@ -8,46 +8,13 @@ from pathlib import Path
 import numpy as np
 from rasterio.crs import CRS
 
-from iic_geotools.classmap.classes import MapClass, distinct_colours, rgb
+from iic_geotools.classmap.classes import MapClass, suggest_colour
 from iic_geotools.errors import SceneError, UsageError
 from iic_geotools.packages import shapely
 from iic_geotools.scene.vectors import read_metadata, read_shapes, write_package
 
 CLASSES_KEY = "IIC_STUDIO_CLASSES"
 """The metadata item of the layer that lists the classes, also those without a click."""
-_PALETTE = 8
-"""Colours that are chosen from for a class of an unknown name: as many as colour-blind readers can tell apart."""
-_COLOURS = {
-    "water": "#2166ac",
-    "tree": "#1b7837",
-    "trees": "#1b7837",
-    "forest": "#1b7837",
-    "high vegetation": "#1b7837",
-    "low vegetation": "#a6d96a",
-    "grass": "#a6d96a",
-    "meadow": "#a6d96a",
-    "field": "#e6c35c",
-    "fields": "#e6c35c",
-    "crops": "#9acd32",
-    "cropland": "#9acd32",
-    "scrub": "#7fbf7b",
-    "shrub": "#7fbf7b",
-    "built-up": "#c2261d",
-    "building": "#c2261d",
-    "buildings": "#c2261d",
-    "town": "#c2261d",
-    "road": "#6b6b6b",
-    "roads": "#6b6b6b",
-    "bare": "#c9a27a",
-    "soil": "#a0714f",
-    "gravel": "#bdb5a8",
-    "sand": "#f2dfa2",
-    "rock": "#8c8c8c",
-    "snow": "#e8f6ff",
-    "ice": "#c7e9f7",
-    "wetland": "#5ab4ac",
-    "shadow": "#3b3b4f",
-}
 
 
 @dataclass(frozen=True)
@@ -67,29 +34,6 @@ class Click:
     x: float
     y: float
     step: int
-
-
-def suggest_colour(name: str, taken: Sequence[str]) -> str:
-    """Return the colour that maps usually give a class of this name, or else the one that differs most from the others.
-
-    Args:
-        name: Name of the class; a word of it is enough, e.g. "harvested fields".
-        taken: Colours of the other classes.
-    """
-    text = name.strip().lower()
-    usual = [_COLOURS[word] for word in (text, *text.split()) if word in _COLOURS]
-    free = [colour for colour in usual if colour not in taken]
-    return (
-        free[0]
-        if free
-        else max(distinct_colours(_PALETTE, besides=taken), key=lambda one: _apart(one, taken))
-    )
-
-
-def _apart(colour: str, others: Sequence[str]) -> float:
-    """Return the distance of a colour to the nearest of others."""
-    one = np.array(rgb(colour), np.float64)
-    return min((float(np.abs(one - rgb(other)).sum()) for other in others), default=0.0)
 
 
 def write_clicks(path: Path, clicks: Sequence[Click], classes: Sequence[MapClass], crs: CRS | None) -> None:

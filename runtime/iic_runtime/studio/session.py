@@ -10,7 +10,7 @@ from typing import IO, Self, TypedDict, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from iic_geotools.classmap.classes import MAX_CLASSES, MapClass, check_class_name, rgb
+from iic_geotools.classmap.classes import MAX_CLASSES, MapClass, check_class_name, rgb, suggest_colour
 from iic_geotools.errors import OutputError, UsageError
 from iic_geotools.files import check_apart, open_lock
 from iic_geotools.geobox import GeoBox
@@ -25,7 +25,7 @@ from iic_runtime.naming.suggestions import scene_files
 from iic_runtime.naming.teacher import Clusters, Lesson, Teacher
 from iic_runtime.options import Device
 from iic_runtime.raster.segment import Summary, segment_raster
-from iic_runtime.studio.clicks import Click, read_clicks_file, suggest_colour, write_clicks
+from iic_runtime.studio.clicks import Click, read_clicks_file, write_clicks
 from iic_runtime.studio.features import FeatureTiles
 from iic_runtime.studio.layers import BundledLayer, FileLayer
 from iic_runtime.studio.samples import Sample, SampleFile

@@ -146,13 +146,13 @@ def test_stats_as_json_and_csv(tmp_path: Path) -> None:
     write_stats(tmp_path / "stats.json", areas)
     stats = json.loads((tmp_path / "stats.json").read_text())
     assert stats["method"] == "planar"
-    assert stats["classes"][2]["name"] == "class 2 é"
+    assert stats["classes"][2]["class"] == "class 2 é"
     assert stats["classes"][2]["m2"] == areas.classes[2].m2
     assert stats["nodata"]["pixels"] == areas.nodata.pixels
     write_stats(tmp_path / "stats.csv", areas)
     with (tmp_path / "stats.csv").open() as file:
         rows = list(csv.DictReader(file))
-    assert [row["name"] for row in rows] == ["class 0 é", "class 1 é", "class 2 é", "class 3 é", "nodata"]
+    assert [row["class"] for row in rows] == ["class 0 é", "class 1 é", "class 2 é", "class 3 é", "nodata"]
     assert float(rows[1]["ha"]) == areas.classes[1].ha
     noisy = ClassArea(0, "class 0", 3, 277788.36000000016, 27.778836000000016, 1 / 3)
     write_stats(tmp_path / "round.csv", ClassAreas("planar", (noisy,), replace(noisy, m2=None, ha=None)))
@@ -180,7 +180,7 @@ def test_no_class_is_a_formula_in_a_spreadsheet(tmp_path: Path, name: str) -> No
     rows = tuple(ClassArea(value, text, 1, None, None, 0.5) for value, text in enumerate((name, "a = b")))
     write_stats(tmp_path / "s.csv", ClassAreas("none", rows, rows[0]))
     with (tmp_path / "s.csv").open() as file:
-        assert [row["name"] for row in csv.DictReader(file)] == [f"'{name}", "a = b", f"'{name}"]
+        assert [row["class"] for row in csv.DictReader(file)] == [f"'{name}", "a = b", f"'{name}"]
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,10 @@ import shutil
 import subprocess
 import sys
 import textwrap
+import warnings
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree as ET
 
 import numpy as np
 import pytest
@@ -19,18 +21,20 @@ from rasterio.windows import Window
 from scipy import ndimage
 from support.maps import LAMBERT, TRANSFORM, make_classes, random_labels, write_map
 
-from iic_geotools.classmap.classes import NODATA
+from iic_geotools.classmap.classes import NODATA, rgb
 from iic_geotools.errors import MissingPackageError, OutputError, SceneError, UsageError
 from iic_geotools.products import polygons
 from iic_geotools.products.areas import class_areas
-from iic_geotools.products.polygons import polygonise
+from iic_geotools.products.polygons import LAYER, polygonise
+from iic_geotools.scene.vectors import read_shapes
 
 CLASSES = make_classes(3)
 
 
 def read_polygons(path: Path) -> tuple[str, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """CRS, shapes, values, class names and areas."""
-    meta, _, wkb, (values, names, areas) = read(path)
+    meta, _, wkb, (values, names, areas, hectares) = read(path, layer=LAYER)
+    np.testing.assert_allclose(hectares, areas / 10_000)
     return meta["crs"], shapely.from_wkb(wkb), values, names, areas
 
 
@@ -57,6 +61,32 @@ def test_polygons_cover_what_the_classes_cover(
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["map.tif", out.name]
 
 
+def test_vector_tiles_hold_all_classes_where_the_map_is(tmp_path: Path) -> None:
+    path = write_map(tmp_path / "map.tif", random_labels(60, 60, 3, patch=10))
+    polygonise(path, tmp_path / "p.pmtiles", CLASSES)
+    meta, _, wkb, columns = read(tmp_path / "p.pmtiles", columns=list(polygons.FIELDS))
+    names = dict(zip(meta["fields"], columns, strict=True))["class"]
+    assert set(names) == {entry.name for entry in CLASSES[:3]}
+    x, y = reproject(LAMBERT, CRS.from_epsg(3857), [TRANSFORM.c], [TRANSFORM.f])
+    west, _, _, north = shapely.total_bounds(shapely.from_wkb(wkb))
+    assert (west, north) == pytest.approx((x[0], y[0]), abs=100)
+    assert [entry.name for entry in sorted(tmp_path.iterdir())] == ["map.tif", "p.pmtiles"]
+
+
+def test_a_geopackage_holds_its_style_and_is_still_read_as_one_layer(tmp_path: Path) -> None:
+    path = write_map(tmp_path / "map.tif", random_labels(30, 30, 3, patch=5))
+    polygonise(path, tmp_path / "p.gpkg", CLASSES)
+    _, _, _, columns = read(tmp_path / "p.gpkg", layer="layer_styles", columns=["styleQML"])
+    style = ET.fromstring(columns[0][0])
+    shown = {entry.get("value"): entry.get("symbol") for entry in style.iter("category")}
+    assert list(shown) == [entry.name for entry in CLASSES]
+    colours = [entry.get("value") for entry in style.iter("Option") if entry.get("name") == "color"]
+    assert colours[int(shown[CLASSES[1].name])] == ",".join(map(str, (*rgb(CLASSES[1].colour), 255)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert len(read_shapes(tmp_path / "p.gpkg", "The zones").geometries) > 0
+
+
 def test_geojson_is_in_longitude_and_latitude(tmp_path: Path) -> None:
     path = write_map(tmp_path / "map.tif", random_labels(60, 60, 3, patch=10))
     out = tmp_path / "polygons.geojson"
@@ -64,7 +94,7 @@ def test_geojson_is_in_longitude_and_latitude(tmp_path: Path) -> None:
     collection = json.loads(out.read_text())
     assert "crs" not in collection
     first = collection["features"][0]
-    assert set(first["properties"]) == {"value", "class", "area_m2"}
+    assert set(first["properties"]) == {"value", "class", "m2", "ha"}
     lon, lat = reproject(LAMBERT, CRS.from_epsg(4326), [TRANSFORM.c], [TRANSFORM.f])
     for x, y in first["geometry"]["coordinates"][0]:
         assert (x, y) == pytest.approx((lon[0], lat[0]), abs=1e-3)
@@ -156,9 +186,9 @@ def test_geoparquet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = ParquetFile(tmp_path / "p.parquet")
     assert file.num_row_groups > 1
     table = file.read().to_pydict()
-    assert list(table) == ["value", "class", "area_m2", "geometry"]
+    assert list(table) == ["value", "class", "m2", "ha", "geometry"]
     assert (table["value"], table["class"]) == (values.tolist(), names.tolist())
-    assert table["area_m2"] == areas.tolist()
+    assert table["m2"] == areas.tolist()
     assert shapely.equals(shapely.from_wkb(table["geometry"]), shapes).all()
     geo = json.loads(read_schema(tmp_path / "p.parquet").metadata[b"geo"])
     column = geo["columns"][geo["primary_column"]]
@@ -210,7 +240,9 @@ def test_a_map_without_regions(tmp_path: Path, suffix: str, arguments: dict[str,
     path = write_map(tmp_path / "map.tif", np.full((60, 60), NODATA, np.uint8))
     out = tmp_path / f"polygons{suffix}"
     polygonise(path, out, CLASSES, **arguments)
-    assert (ParquetFile(out).metadata.num_rows if suffix == ".parquet" else len(read(out)[2])) == 0
+    assert (
+        ParquetFile(out).metadata.num_rows if suffix == ".parquet" else len(read(out, layer=LAYER)[2])
+    ) == 0
 
 
 @pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
@@ -259,7 +291,7 @@ def test_ogrinfo_reads_the_polygons(tmp_path: Path, suffix: str) -> None:
     output = subprocess.run([tool, "-al", str(out)], check=True, capture_output=True, text=True).stdout
     assert "Feature Count: 1" in output
     assert "class (String) = class 1 é" in output
-    assert "area_m2 (Real) = 400" in output
+    assert "m2 (Real) = 400" in output
 
 
 @pytest.mark.parametrize("suffix", [".gpkg", ".fgb", ".geojson"])

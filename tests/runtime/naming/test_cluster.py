@@ -9,6 +9,7 @@ from scipy import ndimage
 from scipy.optimize import approx_fprime, linear_sum_assignment
 from support.scenes import write_raster
 
+from iic_geotools.classmap.classes import rgb
 from iic_geotools.errors import OutputError, SceneError, UsageError
 from iic_geotools.tiling import Rect
 from iic_runtime import segment_raster
@@ -50,6 +51,17 @@ def test_materials_are_found(tmp_path: Path) -> None:
     assert all(check.kept for check in validate_model(clustered.path))
     again = cluster_scene(scene, tmp_path / "again.onnx", 4)
     assert ModelFile.read(again.path).content[:1000] == ModelFile.read(clustered.path).content[:1000]
+
+
+def test_clusters_have_their_mean_colour_in_the_picture(tmp_path: Path) -> None:
+    scene = write_raster(tmp_path / "scene.tif", patches()[0])
+    classes = cluster_scene(scene, tmp_path / "clusters.onnx", 4).card.classes
+    colours = sorted(rgb(entry.colour) for entry in classes)
+    assert len(set(colours)) == 4
+    assert colours[0] < (20, 60, 40)  # dark water
+    assert min(colours[-1]) > 200  # the white material
+    greenest = max(colours, key=lambda colour: colour[1] - colour[0] - colour[2])
+    assert greenest[1] > max(greenest[0], greenest[2])  # the meadow
 
 
 def test_the_teacher_finds_the_same_materials(tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ def test_unsure_pixels_become_a_class_in_every_output(
     assert "unsure" in (tmp_path / "map.tif.aux.xml").read_text()
     assert "unsure" in (tmp_path / "map.qml").read_text()
     with files["stats"].open() as file:
-        rows = {row["name"]: row for row in csv.DictReader(file)}
+        rows = {row["class"]: row for row in csv.DictReader(file)}
     assert int(rows["unsure"]["pixels"]) == unsure.sum()
     meta, _, _, columns = read_vector(files["polygons"])
     assert "unsure" in columns[list(meta["fields"]).index("class")]

@@ -174,8 +174,8 @@ def test_a_stroke_is_undone_at_once(scene: Path) -> None:
 
 def test_names_have_usual_colours(scene: Path) -> None:
     with Session(scene) as session:
-        assert session.add_class("Water").colour == "#2166ac"
-        assert session.add_class("water").colour != "#2166ac"
+        assert session.add_class("Water").colour == "#2b8cbe"
+        assert session.add_class("water").colour != "#2b8cbe"
         assert session.add_class("harvested fields").colour == "#e6c35c"
         assert session.add_class("quarry", "#123456").colour == "#123456"
         unknown = session.add_class("something").colour
