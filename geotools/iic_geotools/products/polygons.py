@@ -29,6 +29,7 @@ import rasterio
 import rasterio.features
 import shapely
 from affine import Affine
+from pyogrio import read_info
 from pyogrio.raw import open_arrow, write, write_arrow
 from pyogrio.raw import read as read_vector
 from rasterio.crs import CRS

@@ -17,6 +17,7 @@ from iic_geotools.gdal import absolute_name, network_options
 from iic_geotools.geobox import GeoBox
 from iic_geotools.scene.info import SceneInfo, describe, open_raster
 from iic_geotools.scene.masks import BandMasks
+from iic_geotools.scene.notes import assume
 from iic_geotools.scene.placement import SAME_PLACE, can_lie_on, reach_beyond, same_pixels
 from iic_geotools.scene.radiometry import Radiometry
 from iic_geotools.scene.valuemask import ValueMask
@@ -91,6 +92,25 @@ def compose(name: str, bands: Sequence[RasterBand], mask: ValueMask | None = Non
     ]
     info = describe(virtual_raster(grid, *content, _write_mask(shared or ())), name)
     return replace(info, grid=grid, radiometry=_radiometry(bands), mask_given=mask is not None)
+
+
+def expand_palette(info: SceneInfo) -> SceneInfo:
+    """The picture that a paletted image shows, as a scene of red, green and blue."""
+    grid, name = info.grid, absolute_name(info.path)
+    bands = [
+        virtual_band(
+            number,
+            "uint8",
+            whole_source(name, 1, grid, lookup=f"<ColorTableComponent>{number}</ColorTableComponent>"),
+            colour=colour,
+            attributes=f' blockXSize="{info.block[1]}" blockYSize="{info.block[0]}"',
+        )
+        for number, colour in enumerate(("red", "green", "blue"), 1)
+    ]
+    masked = info.has_mask((1,)) or info.nodatavals[0] is not None
+    mask = _write_mask([whole_source(name, "mask,1", grid)] if masked else [])
+    assume(f"{info.title} is a paletted image: its colours are taken as red, green and blue.")
+    return replace(describe(virtual_raster(grid, *bands, mask), info.title), grid=grid)
 
 
 def _by_raster(bands: Sequence[RasterBand]) -> Iterator[tuple[RasterBand, ...]]:

@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 
 from iic_geotools.errors import SceneError, UsageError
 from iic_geotools.gdal import name_without_sidecars
-from iic_geotools.scene.composition import apply_mask
+from iic_geotools.scene.composition import apply_mask, expand_palette
 from iic_geotools.scene.info import SceneInfo, describe
 from iic_geotools.scene.products import AUTO, Product, auto_mask, find_product
 from iic_geotools.scene.stac import Item, Pick, is_stac, read_items
@@ -54,6 +54,8 @@ class ListedScene:
         if self.product is not None:
             return self.product.describe(self.mask)
         info = describe(self.path)
+        if info.interpretations == ("palette",):
+            info = expand_palette(info)
         return info if self.mask is None else apply_mask(info, self.mask)
 
 

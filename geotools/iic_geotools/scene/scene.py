@@ -7,6 +7,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from iic_geotools.geobox import GeoBox
 from iic_geotools.scene.coverage import Coverage
 from iic_geotools.scene.info import SceneInfo, cause, open_raster
 from iic_geotools.scene.masks import BandMasks, fill_holes, valid_pixels
+from iic_geotools.scene.notes import assume
 from iic_geotools.scene.optional import OptionalBand, mark_missing
 from iic_geotools.scene.rescaling import Rescale, sample_values
 from iic_geotools.scene.warp import warp_bands
@@ -27,6 +29,12 @@ from iic_geotools.tiling import Rect
 _LOG = logging.getLogger(__name__)
 BORDER = 0.005
 """If a larger share of pixels is 0 in every band, they look like an empty border."""
+COLLAR, CORNER = 0.02, 32
+"""Share of zeros from which they are an empty border, if a corner of the scene of so many pixels a side is one."""
+LOOKED_AT = 4
+"""Bands by which undeclared nodata is recognised."""
+HOLES = (-9999.0, -32768.0, -32767.0, -99999.0, -3.4028234663852886e38, -3.4e38, -1e20)
+"""Values that writers put where there is no data, and that no sensor measures."""
 
 
 @dataclass(frozen=True)
@@ -150,6 +158,51 @@ class Scene:
         return source.pixels(values, mask)
 
 
+def assume_nodata(info: SceneInfo) -> float | None:
+    """Return the nodata value of a scene that declares none but clearly has one, and warn of it; None if it has none.
+
+    These are -9999 and its like in all bands at once, and an empty border of zeros.
+    """
+    alphas = info.interpretations
+    bidx = tuple(number for number, kind in enumerate(alphas, 1) if kind != "alpha")[:LOOKED_AT]
+    if not bidx or info.has_mask(bidx) or any(value is not None for value in info.nodatavals):
+        return None
+    if len({info.dtypes[band - 1] for band in bidx}) > 1:
+        return None
+    dtype = np.dtype(info.dtype_of(bidx))
+    source = SceneSource(info.path, bidx, str(dtype), None, False, (0.0,) * len(bidx), name=info.name)
+    signed = np.issubdtype(dtype, np.floating) or np.issubdtype(dtype, np.signedinteger)
+    if not signed and not _has_blank_corner(source, info):
+        return None
+    values, blank = _sample(source, info, skip_empty=False)
+    for value in HOLES if signed else ():
+        share = float((values == value).all(0).mean()) if values.size else 0.0
+        if share > 0:
+            return _assume_nodata(info, value, share)
+    if blank > COLLAR and (not signed or _has_blank_corner(source, info)):
+        return _assume_nodata(info, 0.0, blank)
+    return None
+
+
+def _assume_nodata(info: SceneInfo, value: float, share: float) -> float:
+    assume(
+        f"{100 * share:.1f} % of {info.title} is {value:g} in every band: taken as nodata, which the file does not "
+        "declare. Override with `nodata`, e.g. nan for none."
+    )
+    return value
+
+
+def _has_blank_corner(source: SceneSource, info: SceneInfo) -> bool:
+    """Whether a corner of the scene is 0 in every band."""
+    width, height = info.grid.width, info.grid.height
+    side = min(CORNER, width, height)
+    with source.open() as scene:
+        for col, row in product((0, width - side), (0, height - side)):
+            if not scene.read(Rect(col, row, side, side)).values.any():
+                return True
+    return False
+
+
 def value_sample(source: SceneSource, info: SceneInfo, *, skip_empty: bool = False) -> NDArray[Any]:
     """Values [bands, N] of the bands that are read, of pixels spread over the whole scene at its own resolution.
 
@@ -160,6 +213,18 @@ def value_sample(source: SceneSource, info: SceneInfo, *, skip_empty: bool = Fal
         info: What is known about the scene.
         skip_empty: Whether pixels that are 0 in every band are left out, even if they count as data.
     """
+    values, blank = _sample(source, info, skip_empty)
+    if source.nodata is None and not source.masked and blank > BORDER:
+        _LOG.warning(
+            "%.1f %% of %s is 0 in every band and counts as data; if it is an empty border, give `nodata` 0.",
+            100 * blank,
+            info.title,
+        )
+    return values
+
+
+def _sample(source: SceneSource, info: SceneInfo, skip_empty: bool) -> tuple[NDArray[Any], float]:
+    """Values as in `value_sample`, and the share of pixels that are 0 in every band."""
     dtype = info.dtype_of(source.bidx)
     raw = replace(source, dtype=dtype, fill=(0.0,) * len(source.bidx), rescale=None, grid=None, optional=())
     zeros = total = 0
@@ -177,10 +242,4 @@ def value_sample(source: SceneSource, info: SceneInfo, *, skip_empty: bool = Fal
             return pixels.values, pixels.valid
 
         values = sample_values(read, info.grid.width, info.grid.height, skip_empty=skip_empty)
-    if source.nodata is None and not source.masked and zeros > BORDER * total:
-        _LOG.warning(
-            "%.1f %% of %s is 0 in every band and counts as data; if it is an empty border, give `nodata` 0.",
-            100 * zeros / total,
-            info.title,
-        )
-    return values
+    return values, zeros / total if total else 0.0

@@ -106,8 +106,8 @@ def _to_reflectance(card: Card, image: Input, reflectance: Pair | None) -> Resca
 def _stretch(targets: Pair, image: Input, values: NDArray[Any]) -> Rescale:
     ranges = robust_ranges(values)
     assume(
-        f"{image.title} does not say how its values become reflectance, and they do not look like any; each band is "
-        f"taken from its 2nd to its 98th percentile ({_format(image.names, ranges)}). Override with `reflectance`."
+        f"{image.title} has no radiometric metadata, and its values do not look like reflectance: each band is "
+        f"stretched from its 2nd to its 98th percentile ({_format(image.names, ranges)}). Override with `reflectance`."
     )
     return Rescale(ranges, (targets,) * len(ranges))
 
@@ -124,8 +124,8 @@ def _to_eight_bits(image: Input) -> Rescale:
     bright = float(np.percentile(chosen, BRIGHT_PERCENTILE, method="inverted_cdf")) if chosen.size else 0.0
     bright = bright if bright > 0 else 1.0
     assume(
-        f"{image.title} is {image.dtype}, and the model takes 8 bits: {bright:g}, the {BRIGHT_PERCENTILE}th percentile "
-        f"of its values, becomes {BRIGHT:g}, and 0 stays 0. Override with `rescale`."
+        f"{image.title} is {image.dtype}, and the model takes 8 bits: values are scaled so that {bright:g}, their "
+        f"{BRIGHT_PERCENTILE}th percentile, becomes {BRIGHT:g}. Override with `rescale`."
     )
     return Rescale(((0.0, bright),) * len(values), ((0.0, BRIGHT),) * len(values))
 

@@ -17,7 +17,7 @@ from iic_geotools.scene.info import SceneInfo
 from iic_geotools.scene.likelihood import judge_order
 from iic_geotools.scene.notes import assume, collect_notes, remember
 from iic_geotools.scene.rescaling import Pair
-from iic_geotools.scene.scene import SceneSource, value_sample
+from iic_geotools.scene.scene import SceneSource, assume_nodata, value_sample
 from iic_geotools.scene.sensors import COLOURS, USUAL_ORDER, pick
 from iic_runtime.model.card import Card
 from iic_runtime.model.select import describe_misfit, ground_resolution, matching_size
@@ -74,12 +74,10 @@ def _choose_reading(
     reflectance: Pair | None,
     match_gsd: bool | None,
 ) -> SceneSource:
+    if nodata is None:
+        nodata = assume_nodata(info)
     chosen = choose_bands(info, card, bands, lambda: _sample_all(info, nodata))
     bidx = tuple(chosen.values())
-    if any(info.interpretations[band - 1] == "palette" for band in bidx):
-        raise SceneError(
-            f"{info.title} is a paletted image; expand it to colours first, e.g. with gdal_translate -expand rgb."
-        )
     source = SceneSource(
         path=info.path,
         bidx=bidx,

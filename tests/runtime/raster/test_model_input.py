@@ -1,5 +1,6 @@
 """Unusual scenes: misleading masks and nodata values, values that do not fit, mosaics of many files."""
 
+import warnings
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
@@ -16,7 +17,9 @@ from support.open_files import most_open_files
 from support.scenes import landscape
 from support.tiny_onnx import make_model
 
+from iic_geotools.errors import AssumptionWarning
 from iic_geotools.scene.info import describe
+from iic_geotools.scene.listing import find_scene
 from iic_geotools.tiling import Rect
 from iic_runtime import Segmenter, segment_raster
 from iic_runtime.model.select import find_model
@@ -183,15 +186,59 @@ def test_rescale_auto_brings_every_band_to_its_own_range(
     assert np.mean(read(tmp_path / "map.tif") == read(tmp_path / "other.tif")) > 0.999
 
 
-def test_a_paletted_image_is_refused(make_scene: MakeScene, tmp_path: Path) -> None:
-    model = tmp_path / "grey.onnx"
-    model.write_bytes(make_model(bands=("gray",)))
-    scene = make_scene(landscape(40, 50, bands=1), descriptions=None, photometric="PALETTE")
-    with rasterio.open(scene, "r+") as dataset:
-        dataset.write_colormap(1, {value: (value, 0, 0, 255) for value in range(256)})
-    with pytest.raises(OSError, match="-expand rgb"):
-        segment_raster(scene, tmp_path / "map.tif", model, device="cpu", bands=["1"])
-    assert not (tmp_path / "map.tif").exists()
+def test_a_paletted_image_is_mapped_as_the_picture_that_it_shows(
+    make_scene: MakeScene, tmp_path: Path
+) -> None:
+    model = tmp_path / "rgb.onnx"
+    model.write_bytes(make_model(bands=("red", "green", "blue")))
+    image = landscape(40, 50, bands=3) // 64 * 64
+    index = (image // 64 * np.array([16, 4, 1], np.uint8)[:, None, None]).sum(0, dtype=np.uint8)[None]
+    table = {value: (value // 16 * 64, value // 4 % 4 * 64, value % 4 * 64, 255) for value in range(64)}
+    for nodata in (None, int(index[0, 0, 0])):
+        scene = make_scene(index, descriptions=None, photometric="PALETTE", nodata=nodata)
+        with rasterio.open(scene, "r+") as dataset:
+            dataset.write_colormap(1, table)
+        with pytest.warns(AssumptionWarning, match="paletted image"):
+            segment_raster(scene, tmp_path / "map.tif", model, device="cpu", overwrite=True)
+        picture = make_scene(image, descriptions=None, photometric="RGB")
+        segment_raster(picture, tmp_path / "picture.tif", model, device="cpu", overwrite=True)
+        labels, expected = read(tmp_path / "map.tif"), read(tmp_path / "picture.tif")
+        holes = np.zeros_like(labels, bool) if nodata is None else index[0] == nodata
+        assert (labels[holes] == 255).all()
+        if nodata is None:
+            assert np.array_equal(labels, expected)
+
+
+@pytest.mark.parametrize("dtype", ["int16", "float32"])
+def test_minus_9999_that_is_not_declared_is_nodata(make_scene: MakeScene, tmp_path: Path, dtype: str) -> None:
+    values = landscape(60, 60).astype(dtype) * 20
+    values[:, :12] = -9999
+    info = find_scene(make_scene(values))
+    with pytest.warns(AssumptionWarning, match="20.0 % of .* is -9999 in every band: taken as nodata"):
+        source = choose_reading(info, find_model("satellite").card)
+    assert source.nodata == -9999
+    assert any("nodata" in note for note in source.notes)
+    assert choose_reading(info, find_model("satellite").card, nodata=-1.0).nodata == -1
+
+
+def test_a_black_collar_is_nodata_and_dark_ground_is_not(make_scene: MakeScene) -> None:
+    card = find_model("aerial").card
+    values = np.maximum(landscape(300, 300, bands=3), 1)
+    rows, columns = np.mgrid[:300, :300]
+    for blank, expected in (
+        (rows + columns < 90, 0.0),
+        ((rows > 100) & (rows < 200), None),
+        (rows < 1, None),
+    ):
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always", AssumptionWarning)
+            source = choose_reading(
+                find_scene(make_scene(np.where(blank, 0, values), photometric="RGB")), card
+            )
+        assert source.nodata == expected
+        assert (expected is not None) == any("taken as nodata" in str(entry.message) for entry in told)
+    declared = make_scene(np.where(rows + columns < 90, 0, values), photometric="RGB", nodata=7)
+    assert choose_reading(find_scene(declared), card).nodata == 7  # what the file says is never overruled
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="counts open files through /proc")

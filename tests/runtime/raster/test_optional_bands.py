@@ -138,7 +138,7 @@ class TestUnknownValues:
     ) -> None:
         values = landscape(60, 70)
         scene, card = make_scene(values[:3]), Segmenter(reflective, device="cpu").card
-        with pytest.warns(AssumptionWarning, match="does not say how its values become reflectance"):
+        with pytest.warns(AssumptionWarning, match="has no radiometric metadata"):
             source = choose_reading(describe(str(scene)), card)
         with source.open() as opened:
             read = opened.read(Rect(0, 0, 70, 60)).values

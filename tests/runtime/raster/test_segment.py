@@ -179,7 +179,8 @@ def test_uint16_is_mapped_with_a_sentence(make_scene: MakeScene, model: Path, tm
     values = landscape(60, 70)
     scene, out = make_scene(values.astype(np.uint16) * 20), tmp_path / "map.tif"
     with pytest.warns(
-        AssumptionWarning, match=r"is uint16, and the model takes 8 bits: \d+, the 99th percentile"
+        AssumptionWarning,
+        match=r"is uint16, and the model takes 8 bits: values are scaled so that \d+, their 99th percentile",
     ):
         segment_raster(scene, out, model, device="cpu")
     bright = 20.0 * np.percentile(values[:3], 99, method="inverted_cdf")

@@ -176,7 +176,7 @@ def test_names_have_usual_colours(scene: Path) -> None:
     with Session(scene) as session:
         assert session.add_class("Water").colour == "#2b8cbe"
         assert session.add_class("water").colour != "#2b8cbe"
-        assert session.add_class("harvested fields").colour == "#e6c35c"
+        assert session.add_class("harvested fields").colour == "#e3c75f"
         assert session.add_class("quarry", "#123456").colour == "#123456"
         unknown = session.add_class("something").colour
         others = [entry.colour for entry in session.classes[:-1]]
