@@ -273,6 +273,9 @@ class PageSettings(OutputSettings):
     example: PathLike | None = setting(
         None, "A scene, .tif, that the page maps when it is opened.", metavar="SCENE"
     )
+    webgpu: bool = setting(
+        True, "Offer to compute on the graphics card: 27 MB more, loaded only by those who choose it."
+    )
     runtime: PathLike | None = setting(
         None,
         "A folder with onnxruntime-web and geotiff as `npm pack` or `npm install` leaves them. By default npm is asked "

@@ -16,7 +16,15 @@ import numpy as np
 from PIL import Image
 
 PROGRAM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-_FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--remote-debugging-pipe")
+_FLAGS = ("--headless", "--no-sandbox", "--disable-dev-shm-usage", "--remote-debugging-pipe")
+EMULATED_CARD = (
+    "--enable-unsafe-webgpu",
+    "--use-webgpu-adapter=swiftshader",
+    "--enable-features=Vulkan",
+    "--use-vulkan=swiftshader",
+    "--ignore-gpu-blocklist",
+)
+"""A graphics card that the processor stands in for."""
 
 
 class NavigatedError(Exception):
@@ -130,6 +138,18 @@ class Browser:
         fingers = [{"x": x, "y": y, "id": number} for number, (x, y) in enumerate(points)]
         self.call("Input.dispatchTouchEvent", type=kind, touchPoints=fingers)
 
+    def choose_file(self, element: str, file: Path) -> None:
+        """Choose a file in an input element of the page."""
+        found = self.call("Runtime.evaluate", expression=element)["result"]["objectId"]
+        self.call("DOM.setFileInputFiles", files=[str(file.absolute())], objectId=found)
+
+    def renderers(self) -> list[int]:
+        """Return the ids of the processes that run pages."""
+        session, self._session = self._session, ""
+        processes = self.call("SystemInfo.getProcessInfo")["processInfo"]
+        self._session = session
+        return [process["id"] for process in processes if process["type"] == "renderer"]
+
     def screenshot(self, path: Path) -> None:
         """Save what is seen as .png."""
         path.write_bytes(self._screenshot())
@@ -139,18 +159,27 @@ class Browser:
 
 
 @contextmanager
-def open_browser(profile: Path) -> Iterator[Browser]:
+def open_browser(profile: Path, *flags: str) -> Iterator[Browser]:
     """Start a browser, and end it.
 
     Args:
         profile: A folder for its files.
+        flags: Flags of Chromium; by default without a graphics card.
     """
     to_browser, from_us = os.pipe()
     to_us, from_browser = os.pipe()
     # Chromium reads commands from the third and answers on the fourth descriptor.
     command = f'exec "$0" "$@" 3<&{to_browser} 4>&{from_browser}'
     process = subprocess.Popen(
-        ["bash", "-c", command, str(PROGRAM), *_FLAGS, f"--user-data-dir={profile}"],
+        [
+            "bash",
+            "-c",
+            command,
+            str(PROGRAM),
+            *_FLAGS,
+            *(flags or ("--disable-gpu",)),
+            f"--user-data-dir={profile}",
+        ],
         pass_fds=(to_browser, from_browser),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

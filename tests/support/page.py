@@ -1,7 +1,5 @@
 """The static page as users open it: written by the command, served by the server of the standard library."""
 
-import base64
-import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -53,16 +51,10 @@ def status(browser: Browser) -> str:
     return str(browser.evaluate("document.getElementById('status').textContent"))
 
 
-def drop(browser: Browser, file: Path, name: str = "") -> None:
+def drop(browser: Browser, file: Path) -> None:
     """Give the page a file, as its button does."""
-    content = base64.b64encode(file.read_bytes()).decode()
-    browser.evaluate(
-        "(() => {"
-        f"const bytes = Uint8Array.from(atob('{content}'), (letter) => letter.charCodeAt(0));"
-        f"const transfer = new DataTransfer(); transfer.items.add(new File([bytes], {json.dumps(name or file.name)}));"
-        "const input = document.getElementById('file'); input.files = transfer.files;"
-        "input.dispatchEvent(new Event('change')); })()"
-    )
+    browser.evaluate("document.getElementById('result').hidden = true")
+    browser.choose_file("document.getElementById('file')", file)
 
 
 def download(browser: Browser, kind: str, folder: Path) -> Path:

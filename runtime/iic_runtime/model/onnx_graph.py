@@ -272,6 +272,17 @@ def only_outputs(content: bytes, names: Sequence[str]) -> bytes:
     return content if len(kept) == len(graph.outputs) else graph.with_outputs(kept).serialise()
 
 
+def takes_floats(content: bytes, bands: int) -> bytes | None:
+    """Return a model that takes the same pixels as float32, for engines without integers; None if it needs others."""
+    graph = OnnxGraph.parse(content)
+    users = [node for node in graph.nodes if "image" in node.inputs]
+    if not all(node.operator == "Cast" and node.numbers("to") == [FLOAT] for node in users):
+        return None
+    others = b"".join(field.raw for field in parse(graph.others) if field.number != _INPUT)
+    taken = encode(_INPUT, _value_info("image", ("n", bands, "h", "w")))
+    return replace(graph, others=others + taken).serialise()
+
+
 def _text(message: bytes, number: int) -> str:
     return next((field.value.decode() for field in parse(message) if field.number == number), "")
 

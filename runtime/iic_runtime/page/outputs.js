@@ -83,7 +83,7 @@ export class MapFile {
       [277, SHORT, [1]], [284, SHORT, [1]], [305, ASCII, `iic-edge ${this.config.version}`], [320, SHORT, colours],
       [322, SHORT, [side]], [323, SHORT, [side]], [324, LONG, offsets], [325, LONG, counts], [339, SHORT, [1]],
       [42112, ASCII, this.metadata()], [42113, ASCII, String(NODATA)],
-      ...Object.entries(scene.geo).map(([tag, value]) =>
+      ...Object.entries(scene.placeTags).map(([tag, value]) =>
         [Number(tag), tag === "34735" ? SHORT : tag === "34737" ? ASCII : DOUBLE, value]),
     ].sort(([one], [other]) => one - other);
     for (const tile of this.tiles) counts.push(tile.size);

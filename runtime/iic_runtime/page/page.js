@@ -8,7 +8,7 @@ const NODATA = 255;
 const MOST_THREADS = 8;
 const KINDS = { tif: ".tif", xml: ".tif.aux.xml", geojson: ".geojson", csv: ".csv" };
 
-let config, mapper, viewer, picture, scene, hidden = new Set();
+let config, mapper, viewer, picture, scene, current, hidden = new Set();
 
 // The worker and what was asked of it. Stopping ends it, and with it all memory that it has taken.
 class Mapper {
@@ -28,7 +28,7 @@ class Mapper {
       this.fail("The mapping part of this page cannot be started: use a current version of Firefox, Chrome, Edge or Safari.");
     };
     const threads = self.crossOriginIsolated ? Math.min(navigator.hardwareConcurrency || 1, MOST_THREADS) : 1;
-    this.worker.postMessage({ action: "start", config, threads });
+    this.worker.postMessage({ action: "start", config, threads, gpu: get("gpu").checked });
   }
 
   ask(action, about = {}) {
@@ -88,6 +88,7 @@ function busy(text) {
 }
 
 function open(file, reading) {
+  current = [file, reading];
   restart();
   get("result").hidden = get("reading").hidden = true;
   scene = picture = undefined;
@@ -210,7 +211,7 @@ function formatArea({ m2, pixels }) {
   return `${(m2 / unit).toLocaleString("en", { maximumFractionDigits: m2 / unit < 100 ? 1 : 0 })} ${name}`;
 }
 
-function showResult({ areas, seconds, inference, pixels, threads, tile }) {
+function showResult({ areas, seconds, inference, pixels, threads, tile, engine, gpu }) {
   get("areas").tBodies[0].replaceChildren(...areas.map((area) => {
     const row = document.createElement("tr"), label = document.createElement("label"), box = document.createElement("input");
     box.type = "checkbox";
@@ -228,11 +229,13 @@ function showResult({ areas, seconds, inference, pixels, threads, tile }) {
     return row;
   }));
   const speed = pixels / 1e6 / seconds;
-  get("speed").textContent = `${scene.width} × ${scene.height} pixels in ${seconds.toFixed(1)} s: ${speed.toPrecision(2)} Mpx/s by ` +
-    `${threads} thread${threads === 1 ? "" : "s"} of WebAssembly.`;
-  Object.assign(document.body.dataset, { seconds, inference, pixels, threads, tile });
+  const by = engine === "webgpu" ? "the graphics card" : `${threads} thread${threads === 1 ? "" : "s"} of WebAssembly`;
+  get("speed").textContent = `${scene.width} × ${scene.height} pixels in ${seconds.toFixed(1)} s: ${speed.toPrecision(2)} Mpx/s by ${by}.` +
+    (gpu ? ` ${gpu}` : "");
+  Object.assign(document.body.dataset, { seconds, inference, pixels, threads, tile, engine });
   get("result").hidden = false;
-  tell(misfit() ?? `${scene.name} is mapped.`);
+  const { factor } = scene;
+  tell(misfit() ?? `${scene.name} is mapped${factor > 1 ? `, ${factor} × ${factor} of its pixels averaged into one` : ""}.`);
 }
 
 function swatch(colour) {
@@ -285,6 +288,7 @@ function listen() {
     restart();
     get("reading").hidden = true;
   });
+  get("gpu").addEventListener("change", () => current && open(...current));
   get("opacity").addEventListener("input", () => viewer.redraw());
   for (const button of document.querySelectorAll("[data-zoom]")) {
     button.addEventListener("click", () => button.dataset.zoom ? viewer.zoom(Number(button.dataset.zoom)) : viewer.showAll());
@@ -328,6 +332,7 @@ async function start() {
     return;
   }
   listen();
+  get("gpuRow").hidden = !(config.webgpu && await navigator.gpu?.requestAdapter().catch(() => null));
   tell("Open a scene.");
   if (example) {
     const blob = await (await fetch(example.file)).blob();

@@ -8,6 +8,7 @@ const TYPES = { uint8: Uint8Array, uint16: Uint16Array, int16: Int16Array, float
 const LIMITS = { uint8: [0, 255], uint16: [0, 65535], int16: [-32768, 32767] };
 const LARGEST_BLOCK = 1 << 28;  // bytes of a block of the file, which is decoded as a whole
 const LARGEST_CACHE = 1 << 27;  // bytes of decoded blocks that are kept for the next tile
+const AT_ONCE = 1 << 22;  // pixels that are read at once to be averaged
 const WINDOW = 256, WINDOWS_PER_SIDE = 8, MOST_WINDOWS_PER_SIDE = 256, FEWEST_VALUES = 1 << 16, MOST_PIXELS = 1 << 18;
 const BRIGHT = 235;  // the 8-bit value of the 99th percentile of values of other types
 const PALETTE = 3, YCBCR = 6;
@@ -43,7 +44,8 @@ export class Scene {
     const scene = new Scene();
     const tags = image.getFileDirectory();
     const value = (tag) => tags.hasTag(tag) ? tags.loadValue(tag) : undefined;
-    Object.assign(scene, { name, image, card, width: image.getWidth(), height: image.getHeight() });
+    Object.assign(scene, { name, image, card, fineWidth: image.getWidth(), fineHeight: image.getHeight() });
+    scene.coarsen(1);
     scene.count = image.getSamplesPerPixel();
     scene.dtype = dataType(image);
     scene.photometric = await value("PhotometricInterpretation");
@@ -58,7 +60,7 @@ export class Scene {
     scene.mask = null;
     for (const other of others) {
       const kind = other.getFileDirectory().getValue("NewSubfileType") ?? 0;
-      if ((kind & 5) === 4 && other.getWidth() === scene.width && other.getHeight() === scene.height) scene.mask = other;
+      if ((kind & 5) === 4 && other.getWidth() === scene.fineWidth && other.getHeight() === scene.fineHeight) scene.mask = other;
     }
     scene.metadata = [];
     for (let band = 0; band < scene.count; band++) scene.metadata.push(await image.getGDALMetadata(band) ?? {});
@@ -69,8 +71,28 @@ export class Scene {
     return scene;
   }
 
+  // Average so many pixels of each side into one from now on.
+  coarsen(factor) {
+    this.factor = factor;
+    this.width = Math.ceil(this.fineWidth / factor);
+    this.height = Math.ceil(this.fineHeight / factor);
+  }
+
   // Column and row to the coordinates of the scene's CRS: [a, b, c, d, e, f] as affine has them; null without any.
   get transform() {
+    const fine = this.fineTransform;
+    return fine && fine.map((value, index) => index % 3 === 2 ? value : value * this.factor);
+  }
+
+  // The tags that place the pixels.
+  get placeTags() {
+    if (this.factor === 1 || !this.transform) return this.geo;
+    const { 33550: scale, 33922: tie, ...others } = this.geo;
+    const [a, b, c, d, e, f] = this.transform, half = this.keys.GTRasterTypeGeoKey === 2 ? 0.5 : 0;
+    return { ...others, 34264: [a, b, 0, c + half * (a + b), d, e, 0, f + half * (d + e), 0, 0, 0, 0, 0, 0, 0, 1] };
+  }
+
+  get fineTransform() {
     const matrix = this.geo[34264], scale = this.geo[33550], tie = this.geo[33922];
     let [a, b, c, d, e, f] = [1, 0, 0, 0, 1, 0];
     if (matrix) [a, b, , c, d, e, , f] = matrix;
@@ -92,8 +114,12 @@ export class Scene {
   }
 
   // The scene's bands, counted from 0, for those of the model; null for one that it lacks. `question` says what is asked.
-  chooseBands(words) {
+  async chooseBands(words) {
     const { bands, optional } = this.card;
+    // GDAL marks the fourth of four bands as alpha, whatever it is.
+    if (this.alpha !== null && (this.metadata[this.alpha].DESCRIPTION || !isMask(await this.sample([this.alpha], false)))) {
+      this.alpha = null;
+    }
     const named = bands.map((name) => {
       const found = this.metadata.flatMap((items, band) => {
         const text = canonical(items.DESCRIPTION ?? this.colour(band) ?? "");
@@ -190,6 +216,24 @@ export class Scene {
 
   // Values of some bands in a window, one array per band, and where they hold data: 1 or 0 per pixel, null if all do.
   async read(used, window) {
+    const { factor } = this;
+    if (factor === 1) return this.readFine(used, window);
+    const { col, row, width, height } = window;
+    const values = used.map(() => new (TYPES[this.dtype] ?? Float64Array)(width * height));
+    const valid = new Uint8Array(width * height);
+    const rows = Math.max(1, Math.floor(AT_ONCE / (width * factor ** 2)));
+    for (let top = 0; top < height; top += rows) {
+      const left = col * factor, above = (row + top) * factor, high = Math.min(rows, height - top);
+      const fine = { col: left, row: above, width: Math.min(width * factor, this.fineWidth - left),
+        height: Math.min(high * factor, this.fineHeight - above) };
+      const part = await this.readFine(used, fine);
+      values.forEach((plane, index) => average(part.values[index], part.valid, fine, factor, plane, valid, width, top));
+    }
+    return { values, valid: valid.includes(0) ? valid : null };
+  }
+
+  // The same at the scene's own resolution.
+  async readFine(used, window) {
     try {
       return await this.readWindow(used, window);
     } catch (error) {
@@ -201,13 +245,13 @@ export class Scene {
 
   async readWindow(used, { col, row, width, height }) {
     const window = [col, row, col + width, row + height];
-    const { image } = this;
+    const { image } = this, masks = this.alpha !== null && !used.includes(this.alpha);
     let values;
     if (this.photometric === YCBCR) {
       const colours = await image.readRGB({ window, interleave: false });
       values = used.map((band) => colours[band]);
     } else {
-      const samples = this.alpha === null ? [...used] : [...used, this.alpha];
+      const samples = masks ? [...used, this.alpha] : [...used];
       values = await image.readRasters({ window, samples, interleave: false });
     }
     const valid = new Uint8Array(width * height).fill(1);
@@ -224,7 +268,7 @@ export class Scene {
         for (let pixel = 0; pixel < valid.length; pixel++) if (!Number.isFinite(plane[pixel])) valid[pixel] = 0;
       }
     }
-    if (this.photometric !== YCBCR && this.alpha !== null) exclude(valid, values[used.length]);
+    if (this.photometric !== YCBCR && masks) exclude(valid, values[used.length]);
     if (this.mask) exclude(valid, (await this.mask.readRasters({ window, samples: [0], interleave: false }))[0]);
     return { values: used.map((_, index) => values[index]), valid: valid.includes(0) ? valid : null };
   }
@@ -233,7 +277,7 @@ export class Scene {
   keepBlocks(tile) {
     for (const image of [this.image, this.mask]) {
       if (!image) continue;
-      const bytes = this.width * (tile + image.getTileHeight()) * image.getBytesPerPixel();
+      const bytes = this.fineWidth * (tile + image.getTileHeight()) * image.getBytesPerPixel();
       image.tiles = bytes <= LARGEST_CACHE ? [] : null;
     }
   }
@@ -241,8 +285,8 @@ export class Scene {
   dropBlocks(row) {
     for (const image of [this.image, this.mask]) {
       if (!image?.tiles) continue;
-      const across = Math.ceil(this.width / image.getTileWidth());
-      const rows = Math.ceil(this.height / image.getTileHeight());
+      const across = Math.ceil(this.fineWidth / image.getTileWidth());
+      const rows = Math.ceil(this.fineHeight / image.getTileHeight());
       for (const index of Object.keys(image.tiles)) {
         const block = Math.floor(index / across) % rows;
         if ((block + 1) * image.getTileHeight() <= row) delete image.tiles[index];
@@ -252,7 +296,7 @@ export class Scene {
 
   // Values of pixels with data in windows spread over the scene, one array per band.
   async sample(used, skipEmpty) {
-    const most = Math.min(MOST_WINDOWS_PER_SIDE, Math.ceil(Math.max(this.width, this.height) / WINDOW));
+    const most = Math.min(MOST_WINDOWS_PER_SIDE, Math.ceil(Math.max(this.fineWidth, this.fineHeight) / WINDOW));
     for (let side = WINDOWS_PER_SIDE; ; side *= 2) {
       const values = await this.sampleWindows(used, skipEmpty, side);
       if (values[0].length * used.length >= FEWEST_VALUES || side >= most) return values;
@@ -262,11 +306,11 @@ export class Scene {
   async sampleWindows(used, skipEmpty, side) {
     let pieces = [], step = 1, total = 0;
     this.keepBlocks(WINDOW);
-    for (const row of starts(this.height, side)) {
+    for (const row of starts(this.fineHeight, side)) {
       this.dropBlocks(row);
-      for (const col of starts(this.width, side)) {
-        const width = Math.min(WINDOW, this.width - col), height = Math.min(WINDOW, this.height - row);
-        const { values, valid } = await this.read(used, { col, row, width, height });
+      for (const col of starts(this.fineWidth, side)) {
+        const width = Math.min(WINDOW, this.fineWidth - col), height = Math.min(WINDOW, this.fineHeight - row);
+        const { values, valid } = await this.readFine(used, { col, row, width, height });
         let seen = 0;
         const kept = [];
         for (let pixel = 0; pixel < width * height; pixel++) {
@@ -385,6 +429,36 @@ function brightest(values, dtype) {
   }
   const bright = percentile(all, 0.99);
   return [bright > 0 ? bright : 1, BRIGHT];
+}
+
+// The mean of the valid ones of `factor` x `factor` pixels, from row `top` of the result.
+function average(plane, known, { width, height }, factor, result, valid, across, top) {
+  const whole = !(result instanceof Float32Array || result instanceof Float64Array);
+  for (let y = 0; y < Math.ceil(height / factor); y++) {
+    for (let x = 0; x < Math.ceil(width / factor); x++) {
+      let sum = 0, count = 0;
+      for (let row = y * factor; row < Math.min((y + 1) * factor, height); row++) {
+        for (let col = x * factor; col < Math.min((x + 1) * factor, width); col++) {
+          const at = row * width + col;
+          if (known && !known[at]) continue;
+          sum += plane[at];
+          count += 1;
+        }
+      }
+      const at = (top + y) * across + x;
+      if (!count) continue;
+      valid[at] = 1;
+      result[at] = whole ? Math.round(sum / count) : sum / count;
+    }
+  }
+}
+
+// Whether a band has almost no other values than its smallest and largest, as an alpha band has.
+function isMask([values]) {
+  let [low, high] = [Infinity, -Infinity], ends = 0;
+  for (const value of values) [low, high] = [Math.min(low, value), Math.max(high, value)];
+  for (const value of values) ends += value === low || value === high;
+  return ends >= 0.95 * values.length;
 }
 
 function starts(length, count) {

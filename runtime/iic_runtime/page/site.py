@@ -17,7 +17,7 @@ from iic_geotools.scene.sensors import words_of
 from iic_geotools.settings import PathLike, takes
 from iic_runtime.engine.base import OUTPUTS
 from iic_runtime.model.card import Card
-from iic_runtime.model.onnx_graph import only_outputs
+from iic_runtime.model.onnx_graph import only_outputs, takes_floats
 from iic_runtime.model.select import find_model
 from iic_runtime.options import PageSettings
 from iic_runtime.page.vendor import vendored_files
@@ -26,6 +26,8 @@ from iic_runtime.raster.model_input import choose_reading
 CONFIG = "page.json"
 """What the page knows about its model and example."""
 _OWN = ("index.html", "page.css", "page.js", "worker.js", "scene.js", "outputs.js", "isolate.js")
+_WEBGPU = "webgpu", "asyncify"
+"""Parts of the names of files that only the graphics card needs."""
 _ORT_LICENCE = "onnxruntime-web: MIT License, Copyright (c) Microsoft Corporation\n"
 LARGEST_EXAMPLE = 64 << 20
 """Bytes that an example may have: everyone who opens the page downloads it."""
@@ -62,11 +64,14 @@ def write_page(arguments: PageArguments) -> Path:
     card = file.card
     if card.task != "segmentation":
         raise ModelError(f"{file.path} labels whole images, not pixels; give a segmentation model.")
+    graph = only_outputs(file.content, OUTPUTS)
+    on_gpu = takes_floats(graph, len(card.bands)) if arguments.webgpu else None
     config = {
         "version": __version__,
         "card": json.loads(card.to_json()),
         "sha256": file.digest,
         "words": {name: sorted(words_of(canonical(name)) | {canonical(name)}) for name in card.bands},
+        "webgpu": on_gpu is not None,
         "example": None if arguments.example is None else _example(Path(arguments.example), card),
     }
     libraries = vendored_files(None if arguments.runtime is None else Path(arguments.runtime))
@@ -74,7 +79,9 @@ def write_page(arguments: PageArguments) -> Path:
         out.parent.mkdir(parents=True, exist_ok=True)
         with scratch_folder(out) as scratch:
             site = scratch / "site"
-            _write(site, config, only_outputs(file.content, OUTPUTS), libraries)
+            _write(site, config, graph, libraries)
+            if on_gpu is not None:
+                (site / "model-float.onnx").write_bytes(on_gpu)
             if arguments.example is not None:
                 shutil.copyfile(arguments.example, site / config["example"]["file"])
             if out.exists():
@@ -132,7 +139,7 @@ def _write(site: Path, config: dict[str, Any], model: bytes, libraries: dict[str
     for name, content in libraries.items():
         if name.endswith("/LICENSE"):
             licences += f"\n{name.partition('/')[0]}:\n{content.decode()}"
-        else:
+        elif config["webgpu"] or not any(part in name for part in _WEBGPU):
             (site / "vendor" / Path(name).name).write_bytes(content)
     (site / "vendor" / "LICENCES.txt").write_text(licences, encoding="utf-8")
     package: Traversable = resources.files("iic_runtime")

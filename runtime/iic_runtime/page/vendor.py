@@ -1,6 +1,6 @@
 """The JavaScript libraries of the page: packages of npm, of one version each, whose files are checked.
 
-They are too large for this repository (14 MB), so that they are fetched by the npm client, once, and kept in the cache.
+They are too large for this repository (42 MB), so that they are fetched by the npm client, once, and kept in the cache.
 """
 
 import shutil
@@ -46,6 +46,13 @@ PACKAGES = (
             "dist/ort.wasm.min.mjs": "219e6a1fc8a9938268d18efca3c91d310bd2f4a59bbd13744df5b2b7fc6cee3b",
             "dist/ort-wasm-simd-threaded.mjs": "e13f7f94fc51b4ca72b12faeb1ee95f4ace6dfbc8939bc718aabdc0a27c4299b",
             "dist/ort-wasm-simd-threaded.wasm": "3398c10d07d229bd91b364548e130e0e51a8e5704b88c7c083ebbeb78842dee2",
+            "dist/ort.webgpu.min.mjs": "3dffff71811bc13a3a3d9591c57ca5ee5735b8f5f3eaf789510b02bb040ae3a0",
+            "dist/ort-wasm-simd-threaded.asyncify.mjs": (
+                "3d1c85995364bb643302fc6fd877a0c3ba5ae72401815e0f24828a53d9191e28"
+            ),
+            "dist/ort-wasm-simd-threaded.asyncify.wasm": (
+                "39f9f0894d478800487ed9f7dbe92618498db320cf55c8e3d89adff8dce658da"
+            ),
         },
     ),
     Package(

@@ -1,30 +1,33 @@
 // Maps scenes in a thread of its own, so that the page stays responsive. Memory depends on the tile, not on the scene.
 
-import * as ort from "./vendor/ort.wasm.min.mjs";
 import { MapFile, polygons } from "./outputs.js";
 import { openScene, modelInput, Problem, robustRanges } from "./scene.js";
 
 const NODATA = 255;
 const PICTURE = 2048;  // the longest side in pixels of what is shown
 
-let config, session, scene, map;
+const MOST_DIFFERING = 1e-4;  // share of labels that a graphics card may give otherwise
+
+let config, threads, session, gpuSession, gpu = "", wantsGpu = false, scene, map;
 
 const actions = {
   // Reads the head of a file and says how it would be read, and what has to be asked.
   async open({ file, reading }) {
     scene = map = undefined;
     const opened = await openScene(file, config.card);
+    const side = pixelSide(opened);
+    opened.coarsen(reading ? 1 : coarsening(side));
     let choice;
     if (reading) {
       choice = { bands: reading.bands.map((band) => band === null ? null : band - 1), rescale: reading.rescale };
     } else {
-      const { bands, question } = opened.chooseBands(config.words);
+      const { bands, question } = await opened.chooseBands(config.words);
       const values = await opened.chooseValues(bands);
       choice = { bands, values: values.chosen, options: values.options, questions: [question, values.question].filter(Boolean) };
     }
     scene = opened;
     return { name: scene.name, width: scene.width, height: scene.height, bands: scene.describeBands(), dtype: scene.dtype,
-      side: pixelSide(), choice };
+      side: side && side * scene.factor, factor: scene.factor, choice };
   },
 
   async run({ bands, values, rescale }) {
@@ -45,10 +48,7 @@ const actions = {
 onmessage = async ({ data: { id, action, ...about } }) => {
   try {
     if (action === "start") {
-      config = about.config;
-      ort.env.wasm.wasmPaths = new URL("vendor/", import.meta.url).href;
-      ort.env.wasm.numThreads = about.threads;
-      ort.env.logLevel = "fatal";
+      ({ config, threads, gpu: wantsGpu } = about);
       return;
     }
     postMessage({ id, result: await actions[action](about) });
@@ -73,10 +73,53 @@ function need() {
 
 async function openSession() {
   postMessage({ status: "Loading the model …" });
-  const model = new Uint8Array(await (await fetch(new URL("model.onnx", import.meta.url))).arrayBuffer());
-  return ort.InferenceSession.create(model, {
-    executionProviders: ["wasm"], graphOptimizationLevel: "all", enableMemPattern: false,
+  if (wantsGpu) {
+    try {
+      gpuSession = await openEngine("webgpu", "ort.webgpu.min.mjs", "model-float.onnx");
+    } catch {
+      gpu = "The graphics card cannot run this model.";
+    }
+  }
+  return openEngine("wasm", "ort.wasm.min.mjs", "model.onnx");
+}
+
+// Each engine is a library of its own, so that a graphics card is compared with what would run without it.
+async function openEngine(provider, library, file) {
+  const ort = await import(`./vendor/${library}`);
+  ort.env.wasm.wasmPaths = new URL("vendor/", import.meta.url).href;
+  ort.env.wasm.numThreads = threads;
+  ort.env.logLevel = "fatal";
+  const model = new Uint8Array(await (await fetch(new URL(file, import.meta.url))).arrayBuffer());
+  const session = await ort.InferenceSession.create(model, {
+    executionProviders: [provider], graphOptimizationLevel: "all", enableMemPattern: false, logSeverityLevel: 4,
   });
+  const { dtype, bands } = config.card;
+  return async (input, height, width) => {
+    const [kind, values] = provider === "webgpu" ? ["float32", Float32Array.from(input)] : [dtype, input];
+    const image = new ort.Tensor(kind, values, [1, bands.length, height, width]);
+    const { labels } = await session.run({ image }, ["labels"]);
+    return labels.data;
+  };
+}
+
+// Labels of a tile. A graphics card must give those of WebAssembly on the first tile, and faster, or it is left alone.
+async function inferProven(input, height, width) {
+  if (!gpuSession) return session(input, height, width);
+  try {
+    if (gpu) return await gpuSession(input, height, width);
+    await gpuSession(input, height, width);  // compiles
+    const start = performance.now(), tried = await gpuSession(input, height, width);
+    const middle = performance.now(), labels = await session(input, height, width);
+    const times = (performance.now() - middle) / (middle - start);
+    const differing = labels.reduce((sum, label, pixel) => sum + (label !== tried[pixel]), 0);
+    gpu = `On the first tile the graphics card was ${times.toPrecision(2)} times as fast as WebAssembly, and ${differing} of ` +
+      `${labels.length} labels differed${times > 1 && differing <= MOST_DIFFERING * labels.length ? "" : ": it is not used"}.`;
+    if (gpu.endsWith("not used.")) gpuSession = undefined;
+    return labels;
+  } catch {
+    [gpu, gpuSession] = ["The graphics card failed: it is not used.", undefined];
+    return session(input, height, width);
+  }
 }
 
 // The side of a tile: larger ones waste less on their halos, and take more memory.
@@ -114,20 +157,18 @@ async function label(bands, rescale) {
   const begin = performance.now();
   let done = 0, inference = 0, lastRow = 0;
   postMessage({ picture: { width: picture.width, height: picture.height, step: picture.step } });
-  scene.keepBlocks(side + 2 * config.card.halo);
+  scene.keepBlocks((side + 2 * config.card.halo) * scene.factor);
   for (const { core, read } of tiles(side)) {
-    if (core.row !== lastRow) scene.dropBlocks(read.row);
+    if (core.row !== lastRow) scene.dropBlocks(read.row * scene.factor);
     lastRow = core.row;
     const pixels = await scene.read(used, read);
     const labels = new Uint8Array(core.width * core.height).fill(NODATA);
     if (!pixels.valid || pixels.valid.includes(1)) {
       const input = modelInput(pixels, bands, rescale, config.card);
       const before = performance.now();
-      const output = await session.run(
-        { image: new ort.Tensor(config.card.dtype, input, [1, bands.length, read.height, read.width]) }, ["labels"]);
+      const output = await inferProven(input, read.height, read.width);
       inference += performance.now() - before;
-      crop(output.labels.data, pixels.valid, read, core, labels);
-      output.labels.dispose();
+      crop(output, pixels.valid, read, core, labels);
     }
     await result.add(core, labels);
     done += core.width * core.height;
@@ -138,7 +179,7 @@ async function label(bands, rescale) {
   map = result;
   const seconds = (performance.now() - begin) / 1000;
   return { areas: result.areas(), seconds, inference: inference / 1000, pixels: scene.width * scene.height, tile: side,
-    threads: ort.env.wasm.numThreads };
+    threads, gpu, engine: gpuSession ? "webgpu" : "wasm" };
 }
 
 function crop(labels, valid, read, core, result) {
@@ -153,8 +194,14 @@ function crop(labels, valid, read, core, result) {
   }
 }
 
+// How many pixels of each side are averaged, so that they are as large as the model knows them.
+function coarsening(side) {
+  const [low] = config.card.gsd_range ?? [config.card.gsd ?? 0];
+  return side ? Math.max(1, Math.ceil((low * 0.95) / side)) : 1;
+}
+
 // The side of a pixel in metres, if it is known.
-function pixelSide() {
+function pixelSide(scene) {
   const area = new MapFile(scene, config, 1).pixelArea(scene.height / 2);
   return area ? Math.sqrt(area) : null;
 }
