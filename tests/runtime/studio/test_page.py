@@ -156,6 +156,23 @@ def test_keys_pen_and_fingers(browser: Browser, studio: Studio) -> None:
     ]
 
 
+def test_nothing_is_lost_by_who_is_faster_than_the_studio(browser: Browser, studio: Studio) -> None:
+    for name, places in (("trees", [(60, 60), (220, 240)]), ("town", [(330, 120), (420, 330)])):
+        browser.evaluate("document.getElementById('name').focus()")
+        browser.call("Input.insertText", text=name)
+        press(browser, "Enter", "\r")
+        for column, row in places:
+            x, y = position(browser, column, row)
+            browser.mouse("mousePressed", x, y, clickCount=1)
+            browser.mouse("mouseReleased", x, y, clickCount=1)
+    browser.wait("document.querySelectorAll('#classes li').length === 2")
+    browser.wait(
+        "[...document.querySelectorAll('#classes .count')].every(each => each.textContent[0] === '2')"
+    )
+    assert [click["name"] for click in studio.state()["clicks"]] == ["trees", "trees", "town", "town"]
+    assert browser.complaints == []
+
+
 def test_a_tablet_in_portrait(browser: Browser, studio: Studio) -> None:
     browser.open(studio.address, 800, 1100, phone=True)
     assert browser.evaluate("canvas.clientWidth") == 800

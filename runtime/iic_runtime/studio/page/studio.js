@@ -13,6 +13,9 @@ const LAYERS = { taught: "Your map", bundled: "Bundled model", clusters: "Cluste
 let scenes, scene, base, viewer, loader, pictures, maps, events;
 let state = null;
 let chosen = null;  // the class to teach
+let added = null;  // a class that the studio has not confirmed yet
+let unconfirmed = [];  // clicks that it has not confirmed
+let turns = Promise.resolve();  // actions are sent one after the other, in the order in which they were made
 let selected = null;  // the number of a click
 let suggestions = [];
 let shown = null;  // the map that the user has chosen; null until then
@@ -33,8 +36,10 @@ async function send(action, values = {}) {
 }
 
 async function act(action, values) {
+  const turn = turns.then(() => send(action, values));
+  turns = turn.catch(() => {});
   try {
-    take(await send(action, values));
+    take(await turn);
     return true;
   } catch (error) {
     say(error instanceof TypeError ? "The studio does not answer; start it again, no click is lost." : error.message);
@@ -58,7 +63,7 @@ function take(next) {
   if (next.message && next.message !== state?.message) say(next.message);
   const before = state;
   state = next;
-  if (chosen && !state.classes.some(({ name }) => name === chosen)) chosen = null;
+  if (chosen && chosen !== added && !state.classes.some(({ name }) => name === chosen)) chosen = null;
   chosen ??= state.classes[0]?.name ?? null;
   if (!state.clicks.some(({ number }) => number === selected)) selected = null;
   const isNew = before && state.finished && before.finished?.changes !== state.finished.changes;
@@ -276,11 +281,11 @@ function marks(context) {
     return;
   }
   const known = Object.fromEntries(state?.classes.map(({ name, colour }) => [name, colour]) ?? []);
-  for (const { number, name, place } of state?.clicks ?? []) {
+  for (const { number, name, place } of [...(state?.clicks ?? []), ...unconfirmed]) {
     const [x, y] = viewer.toScreen(place), isSelected = number === selected;
     context.beginPath();
     context.arc(x, y, isSelected ? 9 : 5.5, 0, 7);
-    context.fillStyle = known[name];
+    context.fillStyle = known[name] ?? "#888";
     context.fill();
     for (const [width, colour] of [[isSelected ? 5 : 3.2, "#fff"], [1.4, "#000"]]) {
       Object.assign(context, { lineWidth: width, strokeStyle: colour });
@@ -365,8 +370,13 @@ async function put(places, stroke) {
     return;
   }
   clicked = { at: performance.now(), fit: state.fit };
-  const name = chosen;
-  if (await act("add", { name, places, stroke })) {
+  const name = chosen, marked = stroke ? [] : places.map((place) => ({ name, place }));
+  unconfirmed = [...unconfirmed, ...marked];
+  viewer.redraw();
+  const isAdded = await act("add", { name, places, stroke });
+  unconfirmed = unconfirmed.filter((click) => !marked.includes(click));
+  viewer.redraw();
+  if (isAdded) {
     const count = state.classes.find((entry) => entry.name === name)?.clicks;
     say(`${name}: ${count} ${count === 1 ? "click" : "clicks"}`);
   }
@@ -505,9 +515,21 @@ function connectControls() {
   $("new").onsubmit = async (event) => {
     event.preventDefault();
     const name = $("name").value.trim();
-    if (!name || !await act("add_class", { name })) return;
+    if (!name) return;
+    const before = chosen;
     $("name").value = "";
-    choose(state.classes.find((entry) => entry.name === name)?.name ?? state.classes.at(-1).name);
+    added = name;
+    choose(name);  // what is clicked from now on is of this class
+    const isAdded = await act("add_class", { name });
+    added = null;
+    if (isAdded) {
+      const known = state.classes.find((entry) => entry.name === name)?.name ?? state.classes.at(-1).name;
+      if (chosen === name || chosen === null) choose(known);
+      return;
+    }
+    $("name").value ||= name;
+    if (chosen === name) chosen = before;
+    showClasses();
   };
   $("undo").onclick = () => act("undo");
   $("redo").onclick = () => act("redo");
