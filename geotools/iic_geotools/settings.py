@@ -21,11 +21,26 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, Field, asdict, dataclass, field, fields
+from dataclasses import MISSING, Field, asdict, dataclass, field, fields, is_dataclass
 from functools import wraps
+from numbers import Integral, Real
 from pathlib import Path
-from types import NoneType
-from typing import Any, ClassVar, Concatenate, Literal, ParamSpec, Self, TypeVar, get_args, get_origin
+from types import NoneType, UnionType
+from typing import (
+    Any,
+    ClassVar,
+    Concatenate,
+    Literal,
+    ParamSpec,
+    Self,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+from iic_geotools.errors import UsageError
 
 PathLike = str | os.PathLike[str]
 P = ParamSpec("P")
@@ -37,6 +52,8 @@ T = TypeVar("T")
 REQUIRED: Any = MISSING
 """Default of a setting that must be given."""
 _KEY = "setting"
+_LARGEST = 1e300
+_LONGEST = 2.0**63 - 1025
 
 
 @dataclass(frozen=True)
@@ -51,6 +68,8 @@ class Setting:
         repeat: Whether the option may be repeated; `parse` then takes a list of texts.
         writes: The suffixes of the file that it names, if it is an output.
         envvar: The environment variable that gives the default of the option.
+        least: The smallest number that it may be.
+        most: The largest one.
         first: Whether help shows it before the groups.
         flags: How the option is written, if not as the field's name with dashes.
         option: Whether commands have it; False for what only Python can give.
@@ -63,6 +82,8 @@ class Setting:
     repeat: bool = False
     writes: tuple[str, ...] = ()
     envvar: str | None = None
+    least: float | None = None
+    most: float | None = None
     first: bool = False
     flags: tuple[str, ...] = ()
     option: bool = True
@@ -172,7 +193,7 @@ def takes(arguments: Callable[P, A]) -> Callable[[Callable[[A], R]], Callable[P,
                 bound = signature.bind(*args, **kwargs)
             except TypeError as error:
                 raise TypeError(f"{function.__name__}() {error}") from None
-            return function(arguments(*bound.args, **bound.kwargs))
+            return function(_with_numbers(arguments(*bound.args, **bound.kwargs)))
 
         signature = inspect.signature(arguments)
         call.__signature__ = signature.replace(  # type: ignore[attr-defined]
@@ -192,7 +213,7 @@ def method_takes(
     def decorate(method: Callable[[Owner, A], R]) -> Callable[Concatenate[Owner, P], R]:
         @wraps(method)
         def call(self: Owner, /, *args: P.args, **kwargs: P.kwargs) -> R:
-            return method(self, arguments(*args, **kwargs))
+            return method(self, _with_numbers(arguments(*args, **kwargs)))
 
         parameters = inspect.signature(arguments).parameters.values()
         receiver = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -200,6 +221,101 @@ def method_takes(
         return call
 
     return decorate
+
+
+def from_plain(kind: Any, value: Any, name: str = "") -> Any:
+    """Build a value of a type from what JSON holds: dataclasses from objects, tuples from lists.
+
+    Args:
+        kind: The type: a dataclass, a tuple, a union, a Literal or a plain type.
+        value: What JSON holds.
+        name: What the value is called in errors.
+
+    Raises:
+        UsageError: It is of another type, or an object has a field that the class does not have.
+    """
+    origin, members = get_origin(kind), get_args(kind)
+    if is_dataclass(kind) and isinstance(value, Mapping):
+        return _object_from_plain(kind, value)
+    if origin in (Union, UnionType):
+        return _member_from_plain(kind, value, name)
+    if origin is tuple and isinstance(value, list | tuple):
+        kinds = members[:1] * len(value) if members[-1] is ... else members
+        if len(kinds) == len(value):
+            return tuple(from_plain(member, entry, name) for member, entry in zip(kinds, value, strict=True))
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if kind is float and is_number and abs(value) < _LARGEST:
+        return float(value)
+    if kind is int:
+        fits = is_number and isinstance(value, int) and abs(value) < 2**63
+    elif origin is Literal:
+        fits = isinstance(value, str) and value in members
+    else:
+        fits = kind is Any or (kind is not float and isinstance(kind, type) and isinstance(value, kind))
+    if fits:
+        return value
+    raise _wrong_type(kind, value, name)
+
+
+def _object_from_plain(kind: Any, value: Mapping[str, Any]) -> Any:
+    kinds = get_type_hints(kind)
+    # Earlier versions had settings that nothing needs any more.
+    value = {key: entry for key, entry in value.items() if key not in getattr(kind, "retired", ())}
+    if unknown := sorted(set(value) - {declared.name for declared in fields(kind)}):
+        raise UsageError(
+            f"There is no setting {', '.join(unknown)} in this version; use the one that wrote it."
+        )
+    try:
+        return kind(**{key: from_plain(kinds[key], entry, key) for key, entry in value.items()})
+    except TypeError as error:
+        raise UsageError(f"A setting is missing: {error}.") from error
+
+
+def _member_from_plain(kind: Any, value: Any, name: str) -> Any:
+    """Build a value of the first member of a union that it fits."""
+    errors = []
+    for member in get_args(kind):
+        try:
+            return from_plain(member, value, name)
+        except UsageError as error:
+            errors.append(error)
+    raise errors[0] if isinstance(value, Mapping) else _wrong_type(kind, value, name)
+
+
+def _wrong_type(kind: Any, value: Any, name: str) -> UsageError:
+    expected = getattr(kind, "__name__", None) if not get_args(kind) else str(kind).replace("typing.", "")
+    return UsageError(f"`{name}` must be {expected}, not {str(value)[:40]!r}.")
+
+
+def check_numbers(kind: type[Any], values: Mapping[str, Any]) -> None:
+    """Check the numbers among the settings of a class; NaN stands for a nodata value only.
+
+    Args:
+        kind: The class.
+        values: Some of its settings by name.
+
+    Raises:
+        UsageError: A setting is no number, not a whole or finite one, or outside of its range.
+    """
+    for entry in describe(kind):
+        value: Any = values.get(entry.name)
+        if entry.kind not in (int, float) or value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, Integral if entry.kind is int else Real):
+            noun = "whole number" if entry.kind is int else "number"
+            raise UsageError(f"`{entry.name}` must be a {noun}, not {str(value)[:40]!r}.")
+        least, most = entry.about.least, entry.about.most
+        low, high = -_LONGEST if least is None else least, _LONGEST if most is None else most
+        if entry.name != "nodata" and not low <= float(value) <= high:
+            raise UsageError(
+                f"`{entry.name}` must be a number from {low:g} to {high:g}, not {str(value)[:40]}."
+            )
+
+
+def _with_numbers(settings: A) -> A:
+    if isinstance(settings, Settings):
+        check_numbers(type(settings), settings.values())
+    return settings
 
 
 def markdown_table(kind: type[Any], option: Callable[[str], str] = lambda name: name) -> str:

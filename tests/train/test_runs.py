@@ -89,7 +89,7 @@ def test_what_is_not_there_is_said(tmp_path: Path) -> None:
 def test_damage_is_said(tmp_path: Path) -> None:
     run = create_run(DENSE, {}, tmp_path)
     (run.path / "best.safetensors").write_bytes(b"not weights at all")
-    with pytest.raises(TrainingError, match="does not hold the weights"):
+    with pytest.raises(TrainingError, match="damaged"):
         run.network()
     (run.path / "state.pt").write_bytes(b"PK broken")
     with pytest.raises(TrainingError, match="damaged"):
@@ -99,7 +99,7 @@ def test_damage_is_said(tmp_path: Path) -> None:
     record = json.loads((run.path / "config.json").read_text())
     record["config"]["attention"] = True
     (run.path / "config.json").write_text(json.dumps(record))
-    with pytest.raises(TrainingError, match="does not know"):
+    with pytest.raises(TrainingError, match="no setting attention"):
         load_run(run.path)
     (run.path / "config.json").write_text("{")
     with pytest.raises(TrainingError, match="damaged"):

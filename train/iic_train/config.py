@@ -3,18 +3,20 @@
 A recipe or a command changes a config by a dictionary of settings (`change`). Nothing here needs PyTorch.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from difflib import get_close_matches
-from typing import Any, Literal, TypeVar, cast
+from pathlib import Path
+from typing import Any, Literal, cast
 
-from iic_geotools.errors import TrainingError, UsageError
+from iic_geotools.errors import IICError, TrainingError, UsageError, last_line
 from iic_geotools.option_texts import parse_names, parse_number_range
 from iic_geotools.progress import OnProgress, silent
-from iic_geotools.settings import PathLike, Settings, names, setting
+from iic_geotools.settings import PathLike, Settings, check_numbers, from_plain, names, setting
 from iic_train.finetune.settings import FinetuneConfig, Rescaling
 from iic_train.models.registry import HeadName, NetworkConfig
-from iic_train.views.settings import DensePairs, ImagePairs, Photometry
+from iic_train.views.settings import DensePairs, ImagePairs
 
 Amp = Literal["auto", "off", "bf16", "fp16"]
 Device = Literal["auto", "cpu", "cuda"]
@@ -32,7 +34,6 @@ BASELINES: dict[Baseline, str] = {
     "doersch": "Doersch et al.: where one pixel lies from another, then k-means.",
 }
 """What a run can be compared with, each with a sentence."""
-Plain = TypeVar("Plain")
 RENAMED = {"until_settled": "patience"}
 """Settings of older run folders that have another name now."""
 
@@ -74,6 +75,7 @@ class DataConfig(Settings, group="Reading"):
     reduce: int = setting(
         1,
         "Train at a resolution coarser by this factor. By default scenes finer than 0.8 m are brought to about that.",
+        least=1,
     )
     gsd: tuple[float, float] | None = setting(
         None,
@@ -83,7 +85,7 @@ class DataConfig(Settings, group="Reading"):
         parse=parse_number_range,
     )
     pixel_size: float | None = setting(
-        None, "Side of a pixel, for scenes that do not state it.", metavar="METRES"
+        None, "Side of a pixel, for scenes that do not state it.", metavar="METRES", least=1e-6
     )
     rescale: Rescaling | None = setting(
         None, "Bring every scene to one range by the percentiles of its bands, or to reflectance."
@@ -110,8 +112,8 @@ class HeadSettings(NetworkSettings, group="Network"):
 class Augmentation(Settings, group="Augmentation"):
     """How differently the two views of a scene show the same ground."""
 
-    colour_jitter: float = setting(1.0, "Strength of the photometric augmentation.")
-    vegetation_jitter: float = setting(1.0, "How much drier or greener plants may be in a view.")
+    colour_jitter: float = setting(1.0, "Strength of the photometric augmentation.", least=0)
+    vegetation_jitter: float = setting(1.0, "How much drier or greener plants may be in a view.", least=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,8 +174,10 @@ class TrainConfig(Settings, group="Training"):
         "norm normalises each part on its own.",
     )
     repeats: int = setting(1, "Number of second views for each first one.")
-    steps: int | None = setting(None, "Largest number of steps per pass; by default all of the data.")
-    lr: float = setting(1e-4, "Learning rate of Adam.", first=True)
+    steps: int | None = setting(
+        None, "Largest number of steps per pass; by default all of the data.", least=1
+    )
+    lr: float = setting(1e-4, "Learning rate of Adam.", most=1e3, first=True)
     schedule: Schedule = setting("constant", "Keep the learning rate, or let it fall to zero along a cosine.")
     entropy_weight: float = setting(
         1.0, "Entropy weight of head B; above 1 favours clusters of equal size.", first=True
@@ -184,7 +188,7 @@ class TrainConfig(Settings, group="Training"):
         "Fraction of training over which the entropy weight ramps from 1.",
         details="A weight below 1 allows clusters of unequal size, but from the start it would let some of them die.",
     )
-    radius: int = setting(10, "Largest displacement of paired pixels.", metavar="PX")
+    radius: int = setting(10, "Largest displacement of paired pixels.", metavar="PX", least=0)
     collapsed: bool = setting(
         False, "Sum the joint over displacements before information is taken.", option=False
     )
@@ -206,7 +210,7 @@ class TrainConfig(Settings, group="Training"):
     evaluation_images: int = setting(
         2000, "Labelled images on which accuracy is followed during training; 0 turns it off.", option=False
     )
-    seed: int = setting(0, "Seed of everything that is random.", first=True)
+    seed: int = setting(0, "Seed of everything that is random.", least=0, first=True)
     amp: Amp = setting(
         "auto",
         "Precision of the network on CUDA: bf16 where the GPU has it, or float32 (off). The loss is always float32.",
@@ -218,6 +222,8 @@ class TrainConfig(Settings, group="Training"):
     finetune: FinetuneConfig | None = None
 
     def __post_init__(self) -> None:
+        check_numbers(TrainConfig, self.values())
+        check_numbers(DataConfig, self.data.values())
         heads = {"b"} if self.network.clusters_a is None else {"a", "b"}
         if (self.start == "kmeans") != (self.network.family == "bank"):
             raise UsageError("Networks of the family bank start at k-means centres, and only they do.")
@@ -294,18 +300,7 @@ class TrainConfig(Settings, group="Training"):
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "TrainConfig":
         """Read what `to_json` returned."""
-        data = {RENAMED.get(name, name): value for name, value in data.items()}
-        pairs = dict(data["pairs"])
-        kind = ImagePairs if "crops" in pairs else DensePairs
-        pairs["photometry"] = _from_plain(Photometry, pairs["photometry"])
-        nested: dict[str, Any] = {
-            "data": _from_plain(DataConfig, data["data"]),
-            "network": NetworkConfig.from_json(data["network"]),
-            "pairs": _from_plain(kind, pairs),
-        }
-        if data.get("finetune") is not None:
-            nested["finetune"] = FinetuneConfig.from_json(data["finetune"])
-        return _from_plain(cls, {**data, **nested})
+        return cast(TrainConfig, from_plain(cls, {RENAMED.get(name, name): data[name] for name in data}))
 
 
 def change(config: TrainConfig, changes: Mapping[str, Any]) -> TrainConfig:
@@ -362,12 +357,15 @@ def check_names(settings: Mapping[str, Any], known: Iterable[str]) -> None:
             raise UsageError(f"There is no setting {name}: {hint}")
 
 
-def _from_plain(kind: type[Plain], data: Mapping[str, Any]) -> Plain:
-    """Build a dataclass from a dictionary of plain values, in which lists stand for tuples."""
-    unknown = sorted(set(data) - {field.name for field in fields(cast(Any, kind))})
-    if unknown:
-        raise TrainingError(
-            f"The config of the run has settings that this version does not know ({', '.join(unknown)}): "
-            "use the version that made the run."
-        )
-    return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in data.items()})
+@contextmanager
+def reading(path: Path, cure: str = "restore it, or train again") -> Iterator[None]:
+    """Raise whatever a damaged file of a run leads to as one sentence about the file."""
+    try:
+        yield
+    except MemoryError:
+        raise
+    except Exception as error:  # a damaged file fails in any way
+        if isinstance(error, IICError) and not isinstance(error, UsageError):
+            raise
+        reason = last_line(error).rstrip(".")[:200]
+        raise TrainingError(f"{path} is damaged or of another version ({reason}); {cure}.") from error

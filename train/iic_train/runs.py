@@ -31,17 +31,20 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.torch import load_file, save
 
 from iic_geotools.errors import OutputError, TrainingError, UsageError
 from iic_geotools.files import check_name, replacement, write_atomically, writing
-from iic_geotools.settings import PathLike
-from iic_train.config import TrainConfig
+from iic_geotools.settings import PathLike, from_plain
+from iic_train.config import TrainConfig, reading
 from iic_train.data.base import Dataset
 from iic_train.models.networks import Network
 from iic_train.models.registry import NetworkConfig
 
+FACTS = {"fingerprint": str | None, "dtype": str | None, "gsd": float | None}
+"""Types of the facts about data that a run is used by."""
+START_AGAIN = "remove it to start the run again from its first epoch"
 CONFIG, METRICS, STATE = "config.json", "metrics.jsonl", "state.pt"
 Checkpoint = Literal["best", "last"]
 """The epoch with the lowest loss of head B, or the last epoch."""
@@ -95,7 +98,9 @@ class Run:
         path = self.path / METRICS
         if not path.exists():
             return []
-        return [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]
+        with reading(path):
+            rows = [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]
+            return [{**row, "epoch": from_plain(int, row["epoch"], "epoch")} for row in rows]
 
     def append_metrics(self, row: Mapping[str, Any]) -> None:
         """Add the line of an epoch."""
@@ -137,13 +142,8 @@ class Run:
         path = self.path / STATE
         if not path.exists():
             return None
-        try:
-            state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-        except Exception as error:  # a damaged zip raises one of many kinds
-            raise TrainingError(
-                f"{path} is damaged; remove it to start the run again from its first epoch."
-            ) from error
-        return state
+        with reading(path, START_AGAIN):
+            return dict(torch.load(path, map_location="cpu", weights_only=True))
 
     def _weights(self, checkpoint: Checkpoint) -> Path:
         path = self.path / f"{checkpoint}.safetensors"
@@ -217,12 +217,12 @@ def load_run(path: Path | str) -> Run:
     file = path / CONFIG
     if not file.is_file():
         raise TrainingError(f"{path} is not a run folder: it has no {CONFIG}.")
-    try:
+    with reading(file):
         record = json.loads(file.read_text())
         config = TrainConfig.from_json(record["config"])
-        return Run(path, record["id"], config, record["data"], record["versions"])
-    except (KeyError, TypeError, json.JSONDecodeError) as error:
-        raise TrainingError(f"{file} is damaged ({error}): the run cannot be used.") from error
+        versions = {str(name): str(number) for name, number in record["versions"].items()}
+        facts = {name: from_plain(FACTS.get(name, Any), fact, name) for name, fact in record["data"].items()}
+        return Run(path, from_plain(str, record["id"], "id"), config, facts, versions)
 
 
 def newest_run(runs: Path = Path("runs")) -> Run:
@@ -257,24 +257,20 @@ def load_weights(path: Path) -> tuple[Network, Choice]:
     Raises:
         TrainingError: The file is damaged or does not fit its config.
     """
-    try:
+    with reading(path):
         with safe_open(path, framework="pt") as file:
             config = NetworkConfig.from_json(json.loads(file.metadata()["network"]))
         network = Network(config)
         network.load_state_dict(load_file(path))
-    except (SafetensorError, OSError, KeyError, TypeError, RuntimeError, json.JSONDecodeError) as error:
-        raise TrainingError(f"{path} does not hold the weights of a run ({error}).") from error
     return network.eval(), read_choice(path)
 
 
 def read_choice(path: Path) -> Choice:
     """Read which epoch and sub-head a weights file stands for, without loading its weights."""
-    try:
+    with reading(path):
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata()
         return Choice(int(metadata["epoch"]), int(metadata["sub_head"]), float(metadata["loss"]))
-    except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
-        raise TrainingError(f"{path} does not hold the weights of a run ({error}).") from error
 
 
 def _versions() -> dict[str, str]:

@@ -23,7 +23,7 @@ from torch import Tensor
 from iic_geotools.errors import DataError, TrainingError, UsageError
 from iic_geotools.progress import OnProgress, Progress, silent
 from iic_geotools.settings import takes
-from iic_train.config import Execution, TrainConfig
+from iic_train.config import Execution, TrainConfig, reading
 from iic_train.data.loader import Batch, Loader, Source, steps_of
 from iic_train.data.survey import Survey
 from iic_train.data.training_data import TrainingData, open_training_data
@@ -45,7 +45,7 @@ from iic_train.losses.step import StepObjective, plain_views, slices_of, step_ob
 from iic_train.models.bank import Bank
 from iic_train.models.layers import fresh_statistics
 from iic_train.models.networks import Network
-from iic_train.runs import STATE, Choice, Run, create_run, load_run
+from iic_train.runs import START_AGAIN, STATE, Choice, Run, create_run, load_run
 from iic_train.start import Window, sample_windows, start_network
 from iic_train.watch import (
     Watch,
@@ -520,13 +520,14 @@ class Trainer:
         state = self.run.load_state()
         if state is None:
             return False
-        self.network.load_state_dict(state["network"])
-        self.optimiser.load_state_dict(state["optimiser"])
-        if state["scaler"]:  # empty where half precision was off, as on a CPU; then it starts anew
-            self.scaler.load_state_dict(state["scaler"])
-        under_way = state.get("under_way")
-        self.epoch = Epoch(state["epoch"] + 1) if under_way is None else Epoch.from_state(under_way)
-        self.best, self.losses = state["best"], list(state.get("losses", []))
+        with reading(self.run.path / STATE, START_AGAIN):
+            self.network.load_state_dict(state["network"])
+            self.optimiser.load_state_dict(state["optimiser"])
+            if state["scaler"]:  # empty where half precision was off, as on a CPU; then it starts anew
+                self.scaler.load_state_dict(state["scaler"])
+            under_way = state.get("under_way")
+            self.epoch = Epoch(state["epoch"] + 1) if under_way is None else Epoch.from_state(under_way)
+            self.best, self.losses = float(state["best"]), [float(loss) for loss in state.get("losses", [])]
         if self.ranks.first:
             self.run.forget_metrics_after(self.epoch.number - 1)
         return True

@@ -120,7 +120,7 @@ def creation_options(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def _check_number(key: str, value: str, allowed: range) -> None:
-    if not (value.isascii() and value.isdigit() and int(value) in allowed):
+    if not (value.isascii() and value.isdigit() and len(value) < 9 and int(value) in allowed):
         step = f"a multiple of {allowed.step} " if allowed.step > 1 else ""
         raise UsageError(f"{key}={value} is not possible: use {step}from {allowed[0]} to {allowed[-1]}.")
 

@@ -346,5 +346,7 @@ def category_names(raster: Path) -> list[str]:
         return []
     try:
         return [category.text or "" for category in ET.parse(sidecar).iterfind(".//CategoryNames/Category")]
-    except ET.ParseError:
-        return []
+    except (ET.ParseError, ValueError, LookupError, OSError) as error:
+        raise SceneError(
+            f"The names of the classes in {sidecar} cannot be read ({error}); restore the file or move it away."
+        ) from error

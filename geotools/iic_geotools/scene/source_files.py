@@ -92,7 +92,7 @@ def identify_sources(path: str, files: Sequence[str] = ()) -> tuple[SourceFile, 
                 _follow_file(file, sources)
     except SceneError:
         raise
-    except (_NotIdentifiedError, OSError, ValueError, RecursionError, ElementTree.ParseError):
+    except (_NotIdentifiedError, OSError, ValueError, LookupError, RecursionError, ElementTree.ParseError):
         return None
     return tuple(sources[name] for name in sorted(sources))
 
@@ -158,7 +158,7 @@ def _parse_file(path: Path, sources: _Collection) -> ElementTree.Element:
     """Parse XML; GDAL reads also what is none, so that such text must not hold an address at all."""
     try:
         return ElementTree.parse(path).getroot()
-    except ElementTree.ParseError:
+    except (ElementTree.ParseError, ValueError, LookupError):  # encodings that do not exist
         if names_address(path.read_text(errors="replace")):
             sources.check_address("an address")
         raise

@@ -3,12 +3,12 @@
 pyogrio brings a GDAL of its own, which knows nothing of what rasterio was told.
 """
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from errno import ENOSPC
 from hashlib import sha256
-from os import strerror
 from pathlib import Path
 from typing import Any
 from warnings import catch_warnings, filterwarnings, simplefilter
@@ -18,11 +18,12 @@ from numpy.typing import NDArray
 
 from iic_geotools.errors import SceneError
 from iic_geotools.files import is_utf8, replacement
-from iic_geotools.gdal import network_options
+from iic_geotools.gdal import allows_network, network_options
 from iic_geotools.packages import has_vector, pyogrio, require_vector, shapely
 
 STYLED = r"More than one layer found in '.*': '[^']*' \(default\), 'layer_styles'\."
 """What pyogrio says about a GeoPackage that holds a layer and its style."""
+_NO_PROXY = ("no_proxy", "NO_PROXY")
 
 
 @dataclass(frozen=True)
@@ -140,6 +141,8 @@ def _reading(path: Path, what: str) -> Iterator[None]:
     options = network_options(str(path))
     before = {key: pyogrio.get_gdal_config_option(key) for key in options}
     pyogrio.set_gdal_config_options(options)
+    # libcurl itself reads which hosts need no proxy; they would be reached past the one that keeps files local.
+    hosts = {} if allows_network(str(path)) else {name: os.environ.pop(name, None) for name in _NO_PROXY}
     try:
         with catch_warnings():
             simplefilter("ignore", RuntimeWarning)
@@ -155,6 +158,7 @@ def _reading(path: Path, what: str) -> Iterator[None]:
         ) from error
     finally:
         pyogrio.set_gdal_config_options(before)
+        os.environ.update({name: value for name, value in hosts.items() if value is not None})
 
 
 def _unreadable() -> tuple[type[Exception], ...]:
@@ -211,4 +215,4 @@ def check_package(written: Path, layer: str, count: int) -> None:
     """
     info = pyogrio.read_info(written, layer=layer, force_feature_count=True)
     if info["features"] != count or not info["capabilities"]["fast_spatial_filter"]:
-        raise OSError(ENOSPC, strerror(ENOSPC))
+        raise OSError(ENOSPC, os.strerror(ENOSPC))

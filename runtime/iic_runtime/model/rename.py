@@ -113,8 +113,8 @@ def _label(old: str, classes: Sequence[MapClass]) -> int:
         return named[0]
     if named:
         raise UsageError(f"{len(named)} classes are named {old}; give the class by number: {named}.")
-    if old.isdecimal() and int(old) < len(classes):
+    if old.isdecimal() and len(old) < 4 and int(old) < len(classes):
         return int(old)
     raise UsageError(
-        f"There is no class {old}; there are {', '.join(map_class.name for map_class in classes)}."
+        f"There is no class {old[:80]}; there are {', '.join(map_class.name for map_class in classes)}."
     )

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from iic_geotools.errors import ModelError, UsageError
+from iic_geotools.errors import UsageError
 from iic_geotools.tiling import TileGrid
 from iic_train.models.layers import Front
 from iic_train.models.networks import Network
@@ -198,7 +198,7 @@ def test_config_survives_json() -> None:
         "edge-4", RGBI, 6, 30, 3, sobel=True, offset=(1.0, 2.0, 3.0, 4.0), scale=(0.1,) * 4
     )
     assert NetworkConfig.from_json(json.loads(json.dumps(config.to_json()))) == config
-    with pytest.raises(ModelError, match="the version that wrote it"):
+    with pytest.raises(UsageError, match="the one that wrote it"):
         NetworkConfig.from_json({**config.to_json(), "attention": True})
 
 

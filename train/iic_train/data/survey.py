@@ -286,9 +286,9 @@ def sample_constants(scenes: Scenes) -> tuple[tuple[float, ...], tuple[float, ..
             samples.append(values[:, rng.integers(0, values.shape[1], count)] if count else values)
         shares.append(valid_pixels / max(1, all_pixels))
     reader.close()
+    if not any(values.size for values in samples):
+        raise DataError("None of the scenes holds a pixel with data: check `nodata` and `reduce`.")
     sample = np.concatenate(samples, axis=1)
-    if sample.shape[1] == 0:
-        raise DataError("None of the scenes holds a pixel with data: check `nodata`.")
     rescale = scenes.sources[0].rescale
     if rescale is not None:
         low, high = np.array(rescale.targets).T

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from iic_geotools.classmap.classes import rgb
 from iic_geotools.files import write_atomically
+from iic_train.config import reading
 from iic_train.data.base import Dataset, Images
 from iic_train.evaluation.evaluate import EVALUATION
 from iic_train.evaluation.plots import (
@@ -362,19 +363,21 @@ def write_report(run: Run, dataset: Dataset | None = None, *, checkpoint: Checkp
     """
     dataset = dataset or run.dataset()
     file, path, choice = run.path / EVALUATION, run.path / REPORT, run.choice(checkpoint)
-    evaluation = json.loads(file.read_bytes()) if file.is_file() else None
-    story = Story(
-        title=run.id,
-        facts=_run_facts(run, choice, dataset),
-        heads=_run_heads(run),
-        chosen=choice.sub_head,
-        evaluation=evaluation,
-        held_out=held_out_figures(run),
-        losses=[(row["epoch"], row["loss"]) for row in run.metrics() if not row["train"]],
-        pictures=_run_pictures(run, dataset, checkpoint, _cluster_names(run, evaluation)),
-        config={"config": run.config.to_json(), "data": dict(run.data), "versions": dict(run.versions)},
-    )
-    write_atomically(path, report_page(story).encode())
+    with reading(run.path):
+        evaluation = json.loads(file.read_bytes()) if file.is_file() else None
+        story = Story(
+            title=run.id,
+            facts=_run_facts(run, choice, dataset),
+            heads=_run_heads(run),
+            chosen=choice.sub_head,
+            evaluation=evaluation,
+            held_out=held_out_figures(run),
+            losses=[(row["epoch"], row["loss"]) for row in run.metrics() if not row["train"]],
+            pictures=_run_pictures(run, dataset, checkpoint, _cluster_names(run, evaluation)),
+            config={"config": run.config.to_json(), "data": dict(run.data), "versions": dict(run.versions)},
+        )
+        page = report_page(story)
+    write_atomically(path, page.encode())
     return path
 
 

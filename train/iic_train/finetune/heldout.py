@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from iic_geotools.errors import DataError
+from iic_train.config import reading
 from iic_train.finetune.chips import LabelledChips
 from iic_train.models.networks import Network
 
@@ -175,8 +176,9 @@ def held_out_figures(run: "Run") -> dict[str, Any] | None:
     file = run.path / HELD_OUT
     if not file.is_file():
         return None
-    figures: dict[str, Any] = json.loads(file.read_bytes())
-    return figures
+    with reading(file):
+        figures: dict[str, Any] = json.loads(file.read_bytes())
+        return {**figures, "sentence": str(figures["sentence"])}
 
 
 def read_held_out(run: "Run") -> dict[str, Any]:

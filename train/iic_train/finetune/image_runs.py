@@ -16,7 +16,6 @@ from typing import Any, cast
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -24,6 +23,7 @@ from torch.nn import functional as F
 from iic_geotools.errors import DataError, TrainingError, UsageError
 from iic_geotools.files import replacement, write_atomically
 from iic_geotools.progress import OnProgress, Progress, silent
+from iic_train.config import reading
 from iic_train.data import data_root, open_dataset
 from iic_train.data.base import Dataset, Images, Subset
 from iic_train.data.images import read_folds
@@ -427,12 +427,10 @@ def load_finetuned(run: Run) -> tuple[FinetunedNetwork, dict[str, Any]]:
     weights, record = run.path / FINETUNED, run.path / RECORD
     if not (weights.is_file() and record.is_file()):
         raise TrainingError(f"The run {run.path} is not fine-tuned: iic-train finetune {run.path}")
-    try:
+    with reading(run.path / FINETUNED):
         facts: dict[str, Any] = json.loads(record.read_bytes())
         network = FinetunedNetwork(
             Network(run.config.network), len(facts["classes"]), facts["settings"]["hidden"]
         )
         network.load(load_file(weights))
-    except (SafetensorError, OSError, KeyError, RuntimeError, json.JSONDecodeError) as error:
-        raise TrainingError(f"{weights} does not hold a fine-tuned network ({error}).") from error
     return network.eval(), facts

@@ -25,11 +25,11 @@ from iic_geotools.progress import OnProgress, Progress, silent
 from iic_geotools.scene.info import describe
 from iic_geotools.scene.labels import NOT_LABELLED, open_labels
 from iic_geotools.tiling import Rect
-from iic_train.config import DataConfig, TrainConfig
+from iic_train.config import DataConfig, TrainConfig, reading
 from iic_train.data.loader import Source
 from iic_train.distributed import choose_device
 from iic_train.finetune.chips import LabelledChips, read_chips, scene_classes
-from iic_train.finetune.heldout import HELD_OUT, HeldOut, describe_choice, score_fold
+from iic_train.finetune.heldout import HELD_OUT, HeldOut, describe_choice, held_out_figures, score_fold
 from iic_train.finetune.land_cover import train_land_cover
 from iic_train.finetune.learner import Learner
 from iic_train.finetune.linear_head import correct_logits, fit_head
@@ -44,7 +44,7 @@ from iic_train.finetune.settings import (
     without_temperature,
 )
 from iic_train.models.networks import Network
-from iic_train.runs import Checkpoint, Choice, Run, create_run, load_run
+from iic_train.runs import START_AGAIN, STATE, Checkpoint, Choice, Run, create_run, load_run
 from iic_train.views.settings import Light
 
 _LOG = logging.getLogger(__name__)
@@ -132,8 +132,9 @@ def _train(run: Run, data: LabelledChips, device: torch.device, progress: OnProg
     state = run.load_state()
     epoch = 0
     if state is not None:
-        learner.restore(state)
-        epoch = int(state["epoch"])
+        with reading(run.path / STATE, START_AGAIN):
+            learner.restore(state)
+            epoch = int(state["epoch"])
         run.forget_metrics_after(epoch)
     while epoch < config.epochs:
         started, epoch = time.perf_counter(), epoch + 1
@@ -171,9 +172,8 @@ def _cross_validated(
     """Return the figures of the places left out, which an interrupted run finds in its folder."""
     config, settings = run.config, _settings(run.config)
     file = run.path / HELD_OUT
-    if file.is_file():
-        figures: dict[str, Any] = json.loads(file.read_bytes())
-        return figures
+    if (kept := held_out_figures(run)) is not None:
+        return kept
     if not settings.folds:
         return {}
     folds = data.folds()

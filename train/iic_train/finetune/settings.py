@@ -3,9 +3,9 @@
 Nothing here needs PyTorch.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any, Literal
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
 
 from iic_geotools.classmap.classes import MAX_CLASSES
 from iic_geotools.errors import UsageError
@@ -17,9 +17,6 @@ Rescaling = Literal["auto", "reflectance"]
 """How scenes are brought to one range of values."""
 
 UNCHANGED = Light()
-_RETIRED = {"pixel_steps", "smoothed_share", "pixel_crops", "pixel_batch", "pixel_rate"}
-_RETIRED |= {"around", "rotated", "centred", "painting"}
-"""Settings in the config of earlier runs that no network needs any more."""
 
 
 @dataclass(frozen=True)
@@ -37,13 +34,6 @@ class Meaning:
     classes: tuple[str, ...]
     values: tuple[str, ...] = ()
     where: tuple[tuple[str, float, float], ...] = ()
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> "Meaning":
-        """Read what `dataclasses.asdict` returned."""
-        return cls(
-            tuple(data["classes"]), tuple(data["values"]), tuple(tuple(entry) for entry in data["where"])
-        )
 
 
 @dataclass(frozen=True)
@@ -92,16 +82,6 @@ class LabelSource:
     through_air: bool = False
     folds: tuple[tuple[str, int], ...] = ()
 
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> "LabelSource":
-        """Read what `dataclasses.asdict` returned."""
-        values: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value for name, value in data.items()
-        }
-        values["meanings"] = tuple(map(Meaning.from_json, data["meanings"]))
-        values["folds"] = tuple((str(text), int(fold)) for text, fold in data["folds"])
-        return cls(**values)
-
 
 @dataclass(frozen=True)
 class FinetuneConfig:
@@ -133,6 +113,17 @@ class FinetuneConfig:
         temperature: What logits are divided by in the end; by default found on the places left out.
     """
 
+    retired: ClassVar[tuple[str, ...]] = (
+        "pixel_steps",
+        "smoothed_share",
+        "pixel_crops",
+        "pixel_batch",
+        "pixel_rate",
+        "around",
+        "rotated",
+        "centred",
+        "painting",
+    )
     classes: tuple[str, ...]
     sources: tuple[LabelSource, ...]
     dtype: str = "uint8"
@@ -173,21 +164,6 @@ class FinetuneConfig:
         } - set(self.classes)
         if unknown:
             raise UsageError(f"The legend has no class {', '.join(sorted(unknown))}.")
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> "FinetuneConfig":
-        """Read what `dataclasses.asdict` returned."""
-        data = {name: value for name, value in data.items() if name not in _RETIRED}
-        unknown = sorted(set(data) - {field.name for field in fields(cls)})
-        if unknown:
-            raise UsageError(f"The config of the run has settings that are not known ({', '.join(unknown)}).")
-        values: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value for name, value in data.items()
-        }
-        values["sources"] = tuple(map(LabelSource.from_json, data["sources"]))
-        known = {field.name for field in fields(Light)}
-        values["light"] = Light(**{name: value for name, value in data["light"].items() if name in known})
-        return cls(**values)
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,11 @@
 """The named networks, and the config that travels with a network's weights. Nothing here needs PyTorch."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Literal
+from dataclasses import asdict, dataclass, field
+from typing import Any, ClassVar, Literal, cast
 
-from iic_geotools.errors import ModelError, UsageError
+from iic_geotools.errors import UsageError
+from iic_geotools.settings import from_plain
 
 Family = Literal["resnet", "vgg", "segmentation", "local", "context", "land-cover", "bank"]
 DENSE: tuple[Family, ...] = ("segmentation", "local", "context", "land-cover", "bank")
@@ -17,6 +18,8 @@ MISSING_REFLECTANCE, MISSING_CAMERA = -32768.0, 0.0
 """Raw values of an infrared band that is missing."""
 STRETCH = (20000.0, 30000.0)
 """Raw values of the 2nd and 98th percentile of a scene whose values have no unit: far beyond any reflectance."""
+MOST_CLUSTERS, MOST_SUB_HEADS = 4096, 100
+"""The joint of a head has the square of its clusters, for each of its sub-heads."""
 HeadName = Literal["a", "b"]
 """Head A is the auxiliary overclustering head, head B the main one."""
 
@@ -69,6 +72,7 @@ class NetworkConfig:
             labels do.
     """
 
+    retired: ClassVar[tuple[str, ...]] = ("smoothed",)
     name: str
     channels: tuple[str, ...]
     clusters_b: int
@@ -110,8 +114,12 @@ class NetworkConfig:
             )
         if self.beside != "none" and self.sobel:
             raise UsageError("`sobel` and `beside` both add to the bands: choose one of them.")
-        if min(self.clusters_b, 2 if self.clusters_a is None else self.clusters_a) < 2 or self.sub_heads < 1:
-            raise UsageError("A head needs at least two clusters and one sub-head.")
+        clusters = (self.clusters_b, 2 if self.clusters_a is None else self.clusters_a)
+        if min(clusters) < 2 or max(clusters) > MOST_CLUSTERS or not 1 <= self.sub_heads <= MOST_SUB_HEADS:
+            raise UsageError(
+                f"A head has 2 to {MOST_CLUSTERS} clusters and 1 to {MOST_SUB_HEADS} sub-heads, not "
+                f"{' and '.join(map(str, clusters))} clusters and {self.sub_heads}."
+            )
 
     @property
     def optional(self) -> dict[int, float]:
@@ -136,11 +144,4 @@ class NetworkConfig:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "NetworkConfig":
         """Read what `to_json` returned."""
-        data = {name: value for name, value in data.items() if name != "smoothed"}  # of earlier runs
-        unknown = sorted(set(data) - {f.name for f in fields(cls)})
-        if unknown:
-            raise ModelError(
-                f"The network config has unknown fields ({', '.join(unknown)}): use the version that wrote it."
-            )
-        values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
-        return cls(**values)
+        return cast(NetworkConfig, from_plain(cls, data))

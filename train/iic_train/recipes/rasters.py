@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 from iic_geotools.classmap.classes import MAX_CLASSES
 from iic_geotools.errors import UsageError
 from iic_geotools.files import absolute_path
-from iic_geotools.settings import names
+from iic_geotools.settings import check_numbers, names
 from iic_train.config import (
     Augmentation,
     DataConfig,
     Execution,
+    HeadSettings,
     NetworkSettings,
     TrainConfig,
     change,
@@ -196,6 +197,8 @@ def train_rasters(
     if not 2 <= classes <= MAX_CLASSES:
         raise UsageError(f"`classes` must be 2 to {MAX_CLASSES}, not {classes}.")
     check_names(settings, SETTINGS)
+    for kind in (DataConfig, HeadSettings, Augmentation, TrainConfig, Execution):
+        check_numbers(kind, settings)
     execution, reading = take(Execution, settings), take(DataConfig, settings)
     by_rule = settings.get("network", NETWORK) == NETWORK and not {"reduce", "gsd"} & set(reading)
     if by_rule and scenes:

@@ -1,6 +1,7 @@
 """How two views of the same content are made, as plain values. Nothing here needs PyTorch."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,18 @@ class Light:
         noise: Largest standard deviation of the noise that is added to every value.
     """
 
+    retired: ClassVar[tuple[str, ...]] = (
+        "wide_gain",
+        "contrast",
+        "band_offset",
+        "haze",
+        "air",
+        "saturation",
+        "mixing",
+        "vegetation",
+        "shadow",
+        "blur",
+    )
     plain: float = 0.0
     varied: bool = False
     gain: float = 0.0
