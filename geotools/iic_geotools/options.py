@@ -79,6 +79,14 @@ class ChangeSettings(WorkSettings):
     min_confidence: float = setting(
         0.0, "Leave out pixels whose confidence is below this probability, 0 to 1.", metavar="P"
     )
+    probability: PathLike | None = setting(
+        None,
+        "The probability of change, as iic-scenes change writes it: where it is below `min_probability`, a pixel keeps "
+        "the class of the earlier map.",
+    )
+    min_probability: float = setting(
+        0.5, "With `probability`: the least that counts as change, 0 to 1.", metavar="P"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -256,7 +256,23 @@ class NameSettings(LabelSettings, ReadingSettings, DeviceSettings, WorkSettings)
 class ClusterSettings(ReadingSettings, DeviceSettings, WorkSettings):
     """How clusters of a scene are found."""
 
+    pair: Sequence[PathLike] = setting(
+        (),
+        "Another date of the same place, on the same grid; may be repeated. Clusters then mean the same on all dates.",
+        details="Each date is then read by the 2nd and 98th percentiles of its own bands, unless `rescale` says "
+        "otherwise.",
+        metavar="SCENE",
+        repeat=True,
+        first=True,
+    )
     seed: int = setting(0, "Seed of the sampling and of the first centres.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SceneChangeSettings(ReadingSettings, DeviceSettings, WorkSettings):
+    """How change between two scenes is found."""
+
+    seed: int = setting(0, "Seed of the sampling.")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,7 +24,7 @@ def write_windows(
     grid: GeoBox,
     windows: Iterable[tuple[Rect, Bytes]],
     *,
-    classes: Sequence[MapClass],
+    classes: Sequence[MapClass] | None,
     tags: Mapping[str, str],
 ) -> list[tuple[Path, Path]]:
     """Write a map into a folder from windows that come one by one, with its sidecar and its style.
@@ -34,7 +34,8 @@ def write_windows(
         folder: The folder.
         grid: Grid of the map.
         windows: Rectangles of the map and their values; what they do not cover is nodata.
-        classes: Names and colours of the values 0, 1, ...
+        classes: Names and colours of the values 0, 1, ...; None for a continuous band, which has neither sidecar nor
+            style.
         tags: Metadata of the map.
 
     Returns:
@@ -49,6 +50,8 @@ def write_windows(
     whole = [(part, Rect(0, 0, grid.width, grid.height))]
     assemble(whole, written, grid, classes=classes, tags=tags)
     part.unlink()
+    if classes is None:
+        return [(written, out)]
     style = folder / "map.qml"
     style.write_bytes(map_style(classes))
     return [(sidecar_path(written), sidecar_path(out)), (style, style_path(out)), (written, out)]

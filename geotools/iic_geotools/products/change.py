@@ -99,9 +99,12 @@ def change_map(arguments: ChangeArguments) -> Change:
     given = (arguments.before_confidence, arguments.after_confidence)
     confidences = [None if file is None else Path(file) for file in given]
     like = None if arguments.like is None else Path(arguments.like)
-    inputs = [file for file in (before, after, *confidences, like) if file is not None]
+    probability = None if arguments.probability is None else Path(arguments.probability)
+    inputs = [file for file in (before, after, *confidences, like, probability) if file is not None]
     _check_outputs(target, files, inputs, arguments.overwrite)
     _check_confidence(arguments.min_confidence, confidences)
+    if not 0 <= arguments.min_probability <= 1:
+        raise UsageError(f"`min_probability` must be between 0 and 1, not {arguments.min_probability:g}.")
     with ExitStack() as stack:
         maps = [stack.enter_context(open_map(path)) for path in (before, after)]
         names = _legend(maps[0], maps[1], arguments.skip_unsure)
@@ -115,6 +118,8 @@ def change_map(arguments: ChangeArguments) -> Change:
                 for file, one in zip(confidences, maps, strict=True)
             ],
             least_confidence(arguments.min_confidence),
+            None if probability is None else stack.enter_context(_view_probability(probability, grid)),
+            least_confidence(arguments.min_probability),
         )
         transitions, present = _measure(comparison, names, progress)
         classes, lookup = _pair_classes(transitions, names, present, maps[0])
@@ -230,6 +235,19 @@ def _view_confidence(file: Path, one: ClassMap, grid: GeoBox) -> Iterator[View]:
             yield view
 
 
+@contextmanager
+def _view_probability(file: Path, grid: GeoBox) -> Iterator[View]:
+    """View the probability of change on the grid of comparison."""
+    with open_raster(str(file)) as dataset:
+        if dataset.count != 1 or dataset.dtypes[0] != "uint8" or GeoBox.of(dataset).crs is None:
+            raise SceneError(
+                f"{file} is not a probability of change: it must have one band of uint8 and a CRS, as iic-scenes "
+                "change writes it."
+            )
+        with view_on(dataset, grid, NODATA, file) as view:
+            yield view
+
+
 @dataclass(frozen=True, eq=False)
 class _Comparison:
     """Two maps on one grid, and what counts."""
@@ -239,6 +257,8 @@ class _Comparison:
     indices: Sequence[NDArray[np.int32]]
     confidences: Sequence[View | None]
     least: int
+    probability: View | None
+    least_probability: int
 
     def read(self, rect: Rect) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
         """Numbers of the classes before and after, both `_LEFT_OUT` where one of them does not count."""
@@ -247,6 +267,10 @@ class _Comparison:
         for view in self.confidences:
             if view is not None:
                 left_out |= view.read(rect) < self.least
+        if self.probability is not None:
+            probability = self.probability.read(rect)
+            left_out |= probability == NODATA
+            after = np.where(probability < self.least_probability, before, after)
         return np.where(left_out, _LEFT_OUT, before), np.where(left_out, _LEFT_OUT, after)
 
     def windows(self) -> TileGrid:

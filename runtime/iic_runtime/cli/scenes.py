@@ -1,12 +1,13 @@
-"""`iic-scenes search` and `iic-scenes look`."""
+"""`iic-scenes search | look | change`."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from iic_geotools.cli import App, AsJson, Shell, Version, as_options
+from iic_geotools.cli import App, AsJson, Display, Shell, Version, as_options
 from iic_geotools.options import SearchSettings
+from iic_runtime.options import SceneChangeSettings
 
 app = App(no_args_is_help=True)
 main = app
@@ -14,7 +15,7 @@ main = app
 
 @app.callback()
 def iic_scenes(version: Version = False) -> None:
-    """Find scenes in catalogues, and see how one is understood."""
+    """Find scenes in catalogues, see how one is understood, and compare two dates."""
 
 
 @app.command()
@@ -76,3 +77,21 @@ def look_at(
     else:
         for line in result.lines():
             typer.echo(as_options(line))
+
+
+@app.command()
+def change(
+    before: Annotated[Path, typer.Argument(help="The earlier scene.", show_default=False)],
+    after: Annotated[
+        Path, typer.Argument(help="The later scene: the same bands on the same grid.", show_default=False)
+    ],
+    out: Annotated[Path, typer.Argument(help="The probability of change, .tif.", show_default=False)],
+    settings: SceneChangeSettings,
+    display: Display,
+) -> None:
+    """Write how probable it is that the ground has changed between two dates, without labels."""
+    from iic_runtime.naming.scene_change import change_probability
+
+    with display.show_progress() as progress:
+        changed = change_probability(before, after, out, **{**settings.values(), "progress": progress})
+    typer.echo(changed.sentence(), err=display.progress_json)

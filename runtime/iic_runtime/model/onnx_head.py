@@ -47,6 +47,11 @@ class Head:
         """Number of classes."""
         return len(self.bias)
 
+    def take(self, order: NDArray[np.int64]) -> "Head":
+        """Return the head with its classes in another order."""
+        out = None if self.hidden_out is None else self.hidden_out[order]
+        return replace(self, weight=self.weight[order], bias=self.bias[order], hidden_out=out)
+
     def logits(self, features: Floats) -> Floats:
         """Return what the head says of features `[N, F]`: `[N, classes]`."""
         logits = features @ self.weight.T + self.bias

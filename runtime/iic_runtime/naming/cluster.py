@@ -6,12 +6,17 @@ counts less than its number of pixels, so that what covers most of a scene does 
 head whose logits are negative squared distances to the centres is that k-means; a few steps of the IIC objective on
 neighbouring pixels then move its borders, with the masses of the clusters held. `iic-train rasters` starts from the
 same, and goes on to learn features.
+
+Several dates of a place are clustered in the space of what they have in common (canonical correlations). A network
+with one hidden layer learns to recognise, on any one date, the cluster that all dates together say. It is refined by
+the IIC objective, whose pairs are the same ground on two dates.
 """
 
 import logging
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -30,15 +35,14 @@ from iic_runtime.model.card import Card, FeatureGroup
 from iic_runtime.model.file import put_card
 from iic_runtime.model.onnx_head import Head, replace_head
 from iic_runtime.naming.clicks import Observer, View
+from iic_runtime.naming.dates import SCALES, Canonical, Dates, open_dates
 from iic_runtime.naming.kmeans import kmeans, nearest
-from iic_runtime.naming.regression import Adam, Doubles, Ints, softmax
+from iic_runtime.naming.regression import Adam, Doubles, Floats, Ints, fit_network, softmax
 from iic_runtime.naming.stack import make_bank, open_outputs, prove
 from iic_runtime.naming.suggestions import scene_files
 from iic_runtime.options import ClusterSettings, ReadingSettings
 
 _LOG = logging.getLogger(__name__)
-SCALES = 3
-"""Number of scales that k-means sees: single pixels and the two finest squares."""
 PAIRS, RADIUS = 30_000, 2
 """Pairs of neighbouring pixels that are sampled, and the largest displacement between them."""
 POINTS, CELLS, CELL_SIZE = 15_000, 200, 20
@@ -53,6 +57,12 @@ STEPS, BATCH, RATE, WARMUP = 50, 2_000, 2e-3, 20
 """Steps of the IIC objective, pairs and learning rate of each, and the steps over which the rate rises."""
 HELD = 10.0
 """Weight of the KL term that holds the masses of the clusters."""
+DATE_STEPS, DATE_RATE = 150, 1e-3
+"""Steps and learning rate of the IIC objective on pairs of dates."""
+TAUGHT_STEPS, TAUGHT_NOISE = 1_000, 0.1
+"""Steps, and noise on standardised features, with which one head learns the clusters of all dates."""
+NETWORK_PARTS = ("hidden_weight", "hidden_bias", "hidden_out", "bias")
+"""What a head that is a network learns."""
 FLOOR = 2.220446e-16
 COLOURED = 2_000
 """Pixels per view that the colours of clusters are taken from."""
@@ -93,7 +103,8 @@ def cluster_scene(arguments: ClusterArguments) -> Clustered:
     """Find clusters of a scene without labels, and write a model that maps them.
 
     Args:
-        scene: The scene, anything that GDAL opens; by default all of its bands that are not alpha are used.
+        scene: The scene, anything that GDAL opens; by default all of its bands that are not alpha are used. With
+            `pair`, the first date.
         out: The model file, .onnx.
         classes: Number of clusters.
 
@@ -110,18 +121,28 @@ def cluster_scene(arguments: ClusterArguments) -> Clustered:
         raise OutputError(f"There is no folder {out.parent} to write {out.name} to; make it first.")
     if out.exists() and not arguments.overwrite:
         raise OutputError(f"{out} exists; give another name, or `overwrite` to replace it.")
-    info = describe(os.fspath(arguments.scene))
-    check_apart([out], scene_files(info))
-    stack, reading = make_bank(info, words=0, **arguments.part(ReadingSettings).values())
-    outputs = open_outputs(stack, arguments.device, arguments.threads)
-    observer = Observer(outputs, reading, reading.grid or info.grid, stack.card)
-    head, shares, colours = fit_clusters(observer, classes, arguments.seed, arguments.progress)
-    names = [f"cluster {index}" for index in range(classes)]
+    infos = [describe(os.fspath(scene)) for scene in (arguments.scene, *arguments.pair)]
+    check_apart([out], [file for info in infos for file in scene_files(info)])
+    reading = arguments.part(ReadingSettings).values()
+    if arguments.pair:
+        dates = open_dates(infos, device=arguments.device, threads=arguments.threads, **reading)
+        stack, method = dates.stack, "canonical correlations of dates, refined by IIC"
+        head, shares, colours = fit_date_clusters(dates, classes, arguments.seed, arguments.progress)
+    else:
+        stack, source = make_bank(infos[0], words=0, **reading)
+        outputs = open_outputs(stack, arguments.device, arguments.threads)
+        observer = Observer(outputs, source, source.grid or infos[0].grid, stack.card)
+        method = "k-means on multi-scale features, refined by IIC"
+        head, shares, colours = fit_clusters(observer, classes, arguments.seed, arguments.progress)
     card = replace(
         stack.card,
         name=out.stem,
-        classes=tuple(map(MapClass, names, colours)),
-        origin=replace(stack.card.origin, chosen_by="k-means on multi-scale features, refined by IIC"),
+        classes=tuple(MapClass(f"cluster {index}", colour) for index, colour in enumerate(colours)),
+        origin=replace(
+            stack.card.origin,
+            chosen_by=method,
+            data=", ".join(dict.fromkeys(Path(info.title).name for info in infos)),
+        ),
     )
     content = put_card(replace_head(stack.content, head), card)
     prove(out, content)
@@ -173,7 +194,7 @@ def _true_colours(head: Head, views: Sequence[View], card: Card) -> list[str]:
         return distinct_colours(count)
     samples = [view.sample(COLOURED, number) for number, view in enumerate(views)]
     features, values = (np.concatenate(part) for part in zip(*samples, strict=True))
-    labels = (features @ head.weight.T + head.bias).argmax(1)
+    labels = head.logits(features).argmax(1)
     values = values[:, shown]
     low, high = np.percentile(values, (2, 98), axis=0)
     picture = 255 * np.clip((values - low) / np.maximum(high - low, 1e-9), 0, 1)
@@ -182,6 +203,79 @@ def _true_colours(head: Head, views: Sequence[View], card: Card) -> list[str]:
         for label in range(count)
     ]
     return spread_colours(["#{:02x}{:02x}{:02x}".format(*mean.round().astype(int)) for mean in means])
+
+
+def fit_date_clusters(
+    dates: Dates, count: int, seed: int = 0, progress: OnProgress = silent
+) -> tuple[Head, tuple[float, ...], list[str]]:
+    """Return a head on raw features whose classes are clusters of the ground, the same on all dates; shares; colours.
+
+    The colours are those of the first date.
+
+    The other arguments are those of `fit_clusters`.
+
+    Raises:
+        SceneError: The dates have too little data in common.
+    """
+    rng = np.random.default_rng(seed)
+    samples = dates.sample(PAIRS, rng, progress)
+    if len(samples[0]) < count:
+        raise SceneError(f"The dates have too little data in common to find {count} clusters in.")
+    owners, columns = joint_clusters(samples, dates.stack.card.features, count, rng)
+    raw = np.concatenate(samples)
+    mean, factor = raw[:, columns].mean(0), 1 / np.maximum(raw[:, columns].std(0), LEAST_DEVIATION)
+    seen = [((sample[:, columns] - mean) * factor).astype(np.float32) for sample in samples]
+    head = fit_network(
+        np.concatenate(seen),
+        np.tile(owners, len(samples)),
+        np.ones(len(raw), np.float32),
+        count,
+        seed,
+        steps=TAUGHT_STEPS,
+        noise=TAUGHT_NOISE,
+        balance=False,
+    )
+    head = refine_network(head, seen, rng)
+    masses = softmax(head.logits(np.concatenate(seen))).mean(0, dtype=np.float64)
+    head = _on_raw(head, mean, factor, columns, raw.shape[1])
+    progress(Progress("cluster", 1, 1))
+    order = np.argsort(-masses, kind="stable")
+    head, views = head.take(order), dates.observers[0].spread_views()
+    return head, tuple(masses[order].tolist()), _true_colours(head, views, dates.stack.card)
+
+
+def joint_clusters(
+    samples: Sequence[Doubles], groups: Sequence[FeatureGroup], count: int, rng: np.random.Generator
+) -> tuple[Ints, Ints]:
+    """Return the cluster of each place by what all dates say of it, and the features that this was found by.
+
+    Args:
+        samples: Features `[N, F]` of the same places on each date.
+        groups: Kinds of the features.
+        count: Number of clusters.
+        rng: Decides first centres and the order of pairs.
+    """
+    canonical = Canonical.of(samples, groups)
+    variates = [canonical.weighted(sample, date) for date, sample in enumerate(samples)]
+    points = np.concatenate(variates)
+    points = points[rng.permutation(len(points))[:POINTS]]
+    matrix = _distances(_centres(points, count, rng), points)
+    return np.sum([_logits(matrix, part) for part in variates], 0).argmax(1), canonical.columns
+
+
+def _on_raw(head: Head, mean: Doubles, factor: Doubles, columns: Ints, size: int) -> Head:
+    """Return a network on some standardised features as one on all raw features."""
+    assert head.hidden_weight is not None
+    assert head.hidden_bias is not None
+    weight = np.zeros((len(head.hidden_bias), size))
+    weight[:, columns] = head.hidden_weight * factor
+    bias = head.hidden_bias - weight[:, columns] @ mean
+    return replace(
+        head,
+        weight=np.zeros((head.classes, size), np.float32),
+        hidden_weight=weight.astype(np.float32),
+        hidden_bias=bias.astype(np.float32),
+    )
 
 
 def _pairs(view: View, count: int, rng: np.random.Generator) -> tuple[Doubles, Doubles]:
@@ -274,6 +368,38 @@ def _refined(matrix: Doubles, first: Doubles, second: Doubles, rng: np.random.Ge
     return matrix
 
 
+def refine_network(head: Head, dates: Sequence[Floats], rng: np.random.Generator) -> Head:
+    """Train a network by the IIC objective on the same places on two dates, with the masses of its clusters held.
+
+    Args:
+        head: The network.
+        dates: Standardised features `[N, F]` of the same places on each date.
+        rng: Decides which places and dates are drawn.
+    """
+    masses = np.mean([softmax(head.logits(rows)).mean(0) for rows in dates], 0)
+    parts = [getattr(head, name).copy() for name in NETWORK_PARTS]
+    head = replace(head, **dict(zip(NETWORK_PARTS, parts, strict=True)))
+    optimiser, pairs = Adam(parts), list(combinations(range(len(dates)), 2))
+    for step in range(DATE_STEPS):
+        drawn = rng.integers(0, len(dates[0]), BATCH)
+        views = [dates[number][drawn] for number in pairs[rng.integers(len(pairs))]]
+        views = [view + TAUGHT_NOISE * rng.standard_normal(view.shape, np.float32) for view in views]
+        z, z2 = (softmax(head.logits(view)) for view in views)
+        _, slopes = iic_slopes(z, z2, masses)
+        gradients = [_network_gradient(head, view, slope) for view, slope in zip(views, slopes, strict=True)]
+        rate = DATE_RATE * min(1.0, (step + 1) / WARMUP) * 0.5 * (1 + np.cos(np.pi * (step + 1) / DATE_STEPS))
+        optimiser.step([sum(part) for part in zip(*gradients, strict=True)], rate)
+    return head
+
+
+def _network_gradient(head: Head, rows: Floats, slope: Doubles) -> list[Doubles]:
+    """Return the gradient of each of a network's `NETWORK_PARTS` from that of its logits."""
+    hidden_weight, hidden_bias, hidden_out, _ = (getattr(head, name) for name in NETWORK_PARTS)
+    units = np.maximum(rows @ hidden_weight.T + hidden_bias, 0)
+    back = (slope @ hidden_out) * (units > 0)
+    return [back.T @ rows, back.sum(0), slope.T @ units, slope.sum(0)]
+
+
 def iic_at_masses(matrix: Doubles, first: Doubles, second: Doubles, masses: Doubles) -> tuple[float, Doubles]:
     """Return the IIC loss of a linear head on paired points, with the masses of clusters held, and its gradient.
 
@@ -286,6 +412,15 @@ def iic_at_masses(matrix: Doubles, first: Doubles, second: Doubles, masses: Doub
         masses: Share of each cluster.
     """
     z, z2 = softmax(_logits(matrix, first)), softmax(_logits(matrix, second))
+    loss, slopes = iic_slopes(z, z2, masses)
+    gradient = np.zeros_like(matrix)
+    for back, points in zip(slopes, (first, second), strict=True):
+        gradient += np.concatenate([points.T @ back, back.sum(0)[None]])
+    return loss, gradient
+
+
+def iic_slopes(z: Doubles, z2: Doubles, masses: Doubles) -> tuple[float, tuple[Doubles, Doubles]]:
+    """Return the IIC loss of paired probabilities, with the masses held, and its gradients by the logits of both."""
     joint = z.T @ z2 / len(z)
     joint = np.maximum((joint + joint.T) / 2, FLOOR)
     marginal = joint.sum(1)
@@ -295,9 +430,8 @@ def iic_at_masses(matrix: Doubles, first: Doubles, second: Doubles, masses: Doub
     )
     slope = (np.log(marginal) + HELD * (pull + 1))[:, None] - np.log(joint)
     slope = (slope + slope.T) / 2 / len(z)
-    gradient = np.zeros_like(matrix)
-    for own, other, points in ((z, z2, first), (z2, z, second)):
-        back = other @ slope
-        back = own * (back - (back * own).sum(1, keepdims=True))
-        gradient += np.concatenate([points.T @ back, back.sum(0)[None]])
-    return float(loss), gradient
+    back, back2 = z2 @ slope, z @ slope
+    return float(loss), (
+        z * (back - (back * z).sum(1, keepdims=True)),
+        z2 * (back2 - (back2 * z2).sum(1, keepdims=True)),
+    )

@@ -66,24 +66,42 @@ def fit_linear(rows: Floats, labels: Ints, weights: Floats, classes: int) -> Hea
     return Head(weight.astype(np.float32), matrix[-1].astype(np.float32))
 
 
-def fit_network(rows: Floats, labels: Ints, weights: Floats, classes: int, seed: int = 0) -> Head:
-    """Train a network with one hidden layer; each step draws rows by weight, classes alike, and adds noise.
+def fit_network(
+    rows: Floats,
+    labels: Ints,
+    weights: Floats,
+    classes: int,
+    seed: int = 0,
+    *,
+    steps: int = STEPS,
+    noise: float = NOISE,
+    balance: bool = True,
+) -> Head:
+    """Train a network with one hidden layer; each step draws rows by weight, and adds noise.
 
-    The arguments are those of `fit_linear`.
+    Args:
+        rows: As in `fit_linear`, and so are the next three.
+        labels: Class of each row.
+        weights: Weight of each row.
+        classes: Number of classes.
+        seed: Seed of the first weights, the drawing and the noise.
+        steps: Number of steps.
+        noise: Standard deviation of the noise.
+        balance: Whether classes are drawn alike.
     """
     rng = np.random.default_rng(seed)
     size = rows.shape[1]
-    chances = np.cumsum(balanced(labels, weights, classes))
+    chances = np.cumsum(balanced(labels, weights, classes) if balance else weights / weights.sum())
     batch = int(np.clip(round(float(weights.sum())), SMALLEST_BATCH, LARGEST_BATCH))
     shapes = ((size, UNITS, 2 / size), (1, UNITS, 0.0), (UNITS, classes, 1 / UNITS), (1, classes, 0.0))
     parameters = [
         rng.normal(0, np.sqrt(variance), (high, wide)).astype(np.float32) for high, wide, variance in shapes
     ]
     optimiser = Adam(parameters)
-    for step in range(STEPS):
+    for step in range(steps):
         drawn = np.searchsorted(chances, (np.arange(batch) + rng.random()) / batch)
         drawn = np.minimum(drawn, len(chances) - 1)
-        noisy = rows[drawn] + NOISE * rng.standard_normal((batch, size), np.float32)
+        noisy = rows[drawn] + noise * rng.standard_normal((batch, size), np.float32)
         first, first_bias, second, second_bias = parameters
         hidden = np.maximum(noisy @ first + first_bias, 0)
         errors = softmax(hidden @ second + second_bias)
@@ -96,7 +114,7 @@ def fit_network(rows: Floats, labels: Ints, weights: Floats, classes: int, seed:
             hidden.T @ errors + DECAY * second,
             errors.sum(0, keepdims=True),
         ]
-        optimiser.step(gradients, RATE * 0.5 * (1 + np.cos(np.pi * (step + 1) / STEPS)))
+        optimiser.step(gradients, RATE * 0.5 * (1 + np.cos(np.pi * (step + 1) / steps)))
     first, first_bias, second, second_bias = parameters
     linear = np.zeros((classes, size), np.float32)
     return Head(linear, second_bias[0], first.T.copy(), first_bias[0], second.T.copy())
