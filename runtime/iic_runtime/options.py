@@ -26,7 +26,14 @@ from iic_geotools.options import (
     WorkSettings,
 )
 from iic_geotools.settings import PathLike, Settings, setting
-from iic_runtime.naming import FINE_SMOOTHING, SMOOTHED_METRES, SMOOTHING, SUGGESTED_PLACES
+from iic_runtime.naming import (
+    CERTAIN,
+    COARSE_METRES,
+    FINE_SMOOTHING,
+    SMOOTHED_METRES,
+    SMOOTHING,
+    SUGGESTED_PLACES,
+)
 
 if TYPE_CHECKING:
     from iic_geotools.scene.listing import AssetArgument
@@ -241,7 +248,8 @@ class NameSettings(LabelSettings, ReadingSettings, DeviceSettings, WorkSettings)
         None,
         "Average class probabilities over this many pixels in each direction.",
         details=f"The map has fewer specks then; 0 for none. By default {SMOOTHING}, or up to {FINE_SMOOTHING} where "
-        f"pixels are so small that this is {SMOOTHED_METRES} m.",
+        f"pixels are so small that this is {SMOOTHED_METRES} m, or 0 where they are of {COARSE_METRES:g} m or more and "
+        f"{100 * CERTAIN:g} % of the labels are recognised.",
         metavar="PX",
     )
     suggestions: PathLike | None = setting(

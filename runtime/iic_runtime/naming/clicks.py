@@ -380,5 +380,6 @@ def _observations(
         side=place_side(card.halo),
         classes=len(clicks.names),
         members=choose_members(card.features, raw.shape[1]),
+        single=np.arange(card.features[0].size if card.features and card.features[0].side == 1 else 0),
     )
     return Observations(clicks, samples, raw[own_row], statistics.features, mean, factor)

@@ -1,7 +1,7 @@
 """A head fitted to clicks, and what cross-validation over places says of it."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,9 @@ MEMBERS = 1
 """Number of small networks whose logits are averaged."""
 HARM = 0.05
 """Balanced accuracy by which networks may fall behind the linear head alone before they are left out."""
+PIXELS, PIXEL_SEEDS, PIXEL_NOISE = 0.5, 2, 0.1
+"""Share of networks that see single pixels only, where these do at least as well; their number, and the noise on their
+standardised inputs."""
 SMALLEST_PLACE = 64
 """Least side in pixels of the squares whose clicks cross-validation keeps together."""
 FOLDS = 5
@@ -43,6 +46,7 @@ class Samples:
         side: Side in pixels of the squares whose clicks are of one place.
         classes: Number of classes.
         members: Features that each of the linear heads sees, the first of them all; the mean of the heads is taken.
+        single: Features of single pixels.
     """
 
     rows: Floats
@@ -54,6 +58,7 @@ class Samples:
     side: int
     classes: int
     members: Sequence[Ints]
+    single: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
 
     def condensed(self) -> "Samples":
         """Return two rows for each click, its own pixel and the mean of its neighbours: a fit takes milliseconds."""
@@ -85,6 +90,21 @@ class Samples:
         ]
         return join(Head(weight, bias), others, share)
 
+    def fit_pixels(self, clicks: NDArray[np.bool_], seed: int = 0) -> list[Head]:
+        """Fit networks that see single pixels only to some of the clicks."""
+        kept = clicks[self.owner]
+        rows, weights, labels = self.rows[kept], self.weights[kept], self.labels[self.owner[kept]]
+        heads = []
+        for number in range(PIXEL_SEEDS):
+            inputs = np.ascontiguousarray(rows[:, self.single])
+            head = fit_network(inputs, labels, weights, self.classes, seed + number, noise=PIXEL_NOISE)
+            assert head.hidden_weight is not None
+            hidden = np.zeros((len(head.hidden_weight), rows.shape[1]), np.float32)
+            hidden[:, self.single] = head.hidden_weight
+            linear = np.zeros((self.classes, rows.shape[1]), np.float32)
+            heads.append(replace(head, weight=linear, hidden_weight=hidden))
+        return heads
+
 
 @dataclass(frozen=True)
 class Judgement:
@@ -113,8 +133,8 @@ class Judgement:
 def fit_head(samples: Samples, scene: Floats, seed: int = 0, *, full: bool = True) -> tuple[Head, Judgement]:
     """Fit a head to clicks: the mean of linear ones with few of them, with small networks where there are more.
 
-    Cross-validation over places decides whether the networks take part, how sure the head may be of itself, and says
-    how well it does.
+    Cross-validation over places decides whether the networks take part, whether networks that see single pixels only
+    take their place and half of the mean, how sure the head may be of itself, and says how well it does.
 
     Args:
         samples: The clicks.
@@ -133,7 +153,14 @@ def fit_head(samples: Samples, scene: Floats, seed: int = 0, *, full: bool = Tru
         if (with_networks.balanced_accuracy or 0.0) >= (judgement.balanced_accuracy or 0.0) - HARM:
             networks, logits, judgement = MEMBERS, joined, with_networks
     everything = np.ones(len(samples.labels), bool)
-    head = samples.fit(everything, samples.members, networks, share, seed)
+    pixels = cross_validate_pixels(samples, folds) if full and len(samples.single) else None
+    if pixels is not None and surprise(pixels, samples.labels) < surprise(logits, samples.labels):
+        logits = PIXELS * pixels + (1 - PIXELS) * logits
+        judgement = judge(logits, samples.labels)
+        head = samples.fit(everything, samples.members, 0, 0.0, seed)
+        head = join(head, samples.fit_pixels(everything, seed), PIXELS)
+    else:
+        head = samples.fit(everything, samples.members, networks, share, seed)
     return weighted_by_frequency(tempered(head, temperature(logits, samples.labels)), scene), judgement
 
 
@@ -149,6 +176,17 @@ def cross_validate(samples: Samples, folds: Ints, networks: int = 0, share: floa
         samples.classes,
         lambda training, test: samples.fit(training, samples.members[:1], networks, share).logits(own[test]),
     )
+
+
+def cross_validate_pixels(samples: Samples, folds: Ints) -> Floats:
+    """Return the same by networks that see single pixels only."""
+    own = samples.rows[samples.own_row]
+
+    def predict(training: NDArray[np.bool_], test: NDArray[np.bool_]) -> Floats:
+        logits = [head.logits(own[test]) for head in samples.fit_pixels(training)]
+        return np.asarray(np.mean(logits, 0), np.float32)
+
+    return judge_by_fold(folds, samples.labels, samples.classes, predict)
 
 
 def choose_members(groups: Sequence[FeatureGroup], size: int) -> list[Ints]:
@@ -218,15 +256,22 @@ def split_by_place(places: Ints, side: int, labels: Ints, classes: int, seed: in
 
 def temperature(logits: Floats, labels: Ints) -> float:
     """Return the number to divide logits by so that confidence is a probability, by the clicks that were judged."""
+    if not np.isfinite(logits[:, 0]).any():
+        return 1.0
+    return float(min(TEMPERATURES, key=lambda divisor: _loss(logits, labels, divisor)))
+
+
+def surprise(logits: Floats, labels: Ints) -> float:
+    """Return the mean negative logarithm of the probability of the right class, of logits with the best temperature."""
+    return _loss(logits, labels, temperature(logits, labels))
+
+
+def _loss(logits: Floats, labels: Ints, divisor: float) -> float:
     judged = np.isfinite(logits[:, 0])
     if not judged.any():
-        return 1.0
+        return 0.0
     own = np.arange(int(judged.sum())), labels[judged]
-
-    def loss(divisor: float) -> float:
-        return float(-np.log(softmax(logits[judged] / divisor)[own] + 1e-6).mean())
-
-    return float(min(TEMPERATURES, key=loss))
+    return float(-np.log(softmax(logits[judged] / divisor)[own] + 1e-6).mean())
 
 
 def join(linear: Head, networks: Sequence[Head], share: float) -> Head:

@@ -109,12 +109,12 @@ def name_model(arguments: NameArguments) -> NamedModel:
     check_apart([out] if places is None else [out, places], [file.path])
     card = file.card
     grid = reading.grid or info.grid
-    usual = default_smoothing(ground_resolution(grid))
-    smoothing = usual if arguments.smoothing is None else arguments.smoothing
     clicks = read_clicks(labels, grid, arguments.label_field)
     observer = Observer(open_outputs(file, arguments.device, arguments.threads), reading, grid, card)
     observations = observer.observe(clicks, progress)
     content, classes, judgement = (_fit if has_features(file.content) else _vote)(file, observations)
+    usual = default_smoothing(ground_resolution(grid), judgement.accuracy)
+    smoothing = usual if arguments.smoothing is None else arguments.smoothing
     content = smooth_probabilities(content, smoothing)
     card = replace(
         card,

@@ -100,7 +100,7 @@ class Teacher:
         file: The model whose features are fitted; it is not written.
         reading: How the scene is read for it.
         grid: The grid that views and clicks are on.
-        smoothing: Pixels in each direction over which probabilities are averaged.
+        smoothing: Pixels in each direction over which probabilities are averaged at most.
     """
 
     def __init__(self, info: SceneInfo, file: ModelFile, reading: SceneSource, observer: Observer) -> None:
@@ -174,7 +174,7 @@ class Teacher:
         return Lesson(
             classes=observations.clicks.names,
             head=unstandardised(head, observations.mean, observations.factor),
-            smoothing=self.smoothing,
+            smoothing=default_smoothing(ground_resolution(self.grid), judgement.accuracy),
             judgement=judgement,
             advice=advise(judgement, observations.clicks.names),
         )

@@ -1,5 +1,7 @@
 """The fit of a head to clicks, on made features."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -37,6 +39,32 @@ def blobs(count: int, classes: int = 3, spread: float = 1.0, seed: int = 0) -> S
         classes=classes,
         members=[np.arange(6)],
     )
+
+
+def test_single_pixels_decide_where_surroundings_tell_less() -> None:
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(600, 12)).astype(np.float32)  # two features of the pixel, ten of noise around it
+    labels = (np.hypot(rows[:, 0], rows[:, 1]) < 1.2).astype(np.int64)
+    owner = np.arange(150)
+    samples = Samples(
+        rows=rows[:150],
+        weights=np.ones(150, np.float32),
+        owner=owner,
+        own_row=owner,
+        labels=labels[:150],
+        places=rng.integers(0, 2000, (150, 2)),
+        side=64,
+        classes=2,
+        members=[np.arange(12)],
+    )
+    surrounded, _ = fit_head(samples, rows)
+    alone, _ = fit_head(replace(samples, single=np.arange(2)), rows)
+    assert alone.hidden_weight is not None
+    assert not alone.hidden_weight[:, 2:].any()
+    right, before = (
+        (head.logits(rows[150:]).argmax(1) == labels[150:]).mean() for head in (alone, surrounded)
+    )
+    assert right > max(0.85, before + 0.05)
 
 
 def test_the_solver_finds_the_minimum() -> None:

@@ -121,6 +121,11 @@ def test_small_pixels_are_averaged_over_more_of_them(pixel: float | None, reach:
     assert default_smoothing(pixel) == reach
 
 
+def test_certain_pixels_are_not_averaged_where_they_are_coarse() -> None:
+    assert default_smoothing(10, 0.96) == 0
+    assert default_smoothing(10, 0.9) == default_smoothing(1, 0.96) == default_smoothing(None, 1.0) == 2
+
+
 def test_a_named_model_can_be_named_again(telling: Path, scene: Path, tmp_path: Path) -> None:
     clicks = draw(tmp_path / "clicks.gpkg", 8)
     halo = ModelFile.read(telling).card.halo

@@ -13,7 +13,7 @@ const LAYERS = { taught: "Your map", bundled: "Bundled model", clusters: "Cluste
 let scenes, scene, base, viewer, loader, pictures, maps, events;
 let state = null;
 let chosen = null;  // the class to teach
-let added = null;  // a class that the studio has not confirmed yet
+const adding = new Set();  // classes that the studio has not confirmed yet
 let unconfirmed = [];  // clicks that it has not confirmed
 let turns = Promise.resolve();  // actions are sent one after the other, in the order in which they were made
 let selected = null;  // the number of a click
@@ -63,7 +63,7 @@ function take(next) {
   if (next.message && next.message !== state?.message) say(next.message);
   const before = state;
   state = next;
-  if (chosen && chosen !== added && !state.classes.some(({ name }) => name === chosen)) chosen = null;
+  if (chosen && !adding.has(chosen) && !state.classes.some(({ name }) => name === chosen)) chosen = null;
   chosen ??= state.classes[0]?.name ?? null;
   if (!state.clicks.some(({ number }) => number === selected)) selected = null;
   const isNew = before && state.finished && before.finished?.changes !== state.finished.changes;
@@ -518,10 +518,10 @@ function connectControls() {
     if (!name) return;
     const before = chosen;
     $("name").value = "";
-    added = name;
+    adding.add(name);
     choose(name);  // what is clicked from now on is of this class
     const isAdded = await act("add_class", { name });
-    added = null;
+    adding.delete(name);
     if (isAdded) {
       const known = state.classes.find((entry) => entry.name === name)?.name ?? state.classes.at(-1).name;
       if (chosen === name || chosen === null) choose(known);
