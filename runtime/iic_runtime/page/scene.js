@@ -11,7 +11,7 @@ const LARGEST_CACHE = 1 << 27;  // bytes of decoded blocks that are kept for the
 const AT_ONCE = 1 << 22;  // pixels that are read at once to be averaged
 const WINDOW = 256, WINDOWS_PER_SIDE = 8, MOST_WINDOWS_PER_SIDE = 256, FEWEST_VALUES = 1 << 16, MOST_PIXELS = 1 << 18;
 const BRIGHT = 235;  // the 8-bit value of the 99th percentile of values of other types
-const PALETTE = 3, YCBCR = 6;
+const RGB = 2, PALETTE = 3, YCBCR = 6, JPEG = 7;
 
 // What is wrong, in a sentence for the user.
 export class Problem extends Error {}
@@ -53,6 +53,10 @@ export class Scene {
       throw new Problem(`${name} is a paletted image; expand it first, e.g. with gdal_translate -expand rgb.`);
     }
     await checkBlocks(image, name, size);
+    const isJpeg = image.fileDirectory.getValue("Compression") === JPEG;
+    if (isJpeg && scene.count === 3 && scene.photometric === RGB && image.planarConfiguration === 1 && isCanvasExact()) {
+      GeoTIFF.addDecoder(JPEG, async () => BrowserJpeg, async () => ({ tables: await value("JPEGTables") }));
+    }
     const extra = [...(await value("ExtraSamples") ?? [])];
     scene.alpha = scene.count > 1 && [1, 2].includes(extra.at(-1)) ? scene.count - 1 : null;
     const nodata = image.getGDALNoData();
@@ -110,7 +114,7 @@ export class Scene {
   }
 
   colour(band) {
-    return this.photometric === 2 || this.photometric === YCBCR ? ["red", "green", "blue"][band] : undefined;
+    return this.photometric === RGB || this.photometric === YCBCR ? ["red", "green", "blue"][band] : undefined;
   }
 
   // The scene's bands, counted from 0, for those of the model; null for one that it lacks. `question` says what is asked.
@@ -338,6 +342,45 @@ export class Scene {
       return all;
     });
   }
+}
+
+// JPEG of RGB as the browser decodes it, with the library that GDAL has: geotiff.js rounds otherwise. Not of
+// YCbCr, whose reduced colours browsers smooth and GDAL does not.
+class BrowserJpeg {
+  constructor({ tables }) {
+    const start = [0xff, 0xd8], end = 2;  // the markers of start and end
+    // With Adobe's marker for colours that are not transformed.
+    this.head = [...start, 0xff, 0xee, 0, 14, 65, 100, 111, 98, 101, 0, 100, 0, 0, 0, 0, 0,
+      ...(tables ? [...tables].slice(start.length, -end) : [])];
+  }
+
+  async decode(block) {
+    const blob = new Blob([new Uint8Array(this.head), new Uint8Array(block).subarray(2)], { type: "image/jpeg" });
+    const bitmap = await createImageBitmap(blob, { colorSpaceConversion: "none", premultiplyAlpha: "none" });
+    const context = new OffscreenCanvas(bitmap.width, bitmap.height).getContext("2d", { willReadFrequently: true });
+    context.drawImage(bitmap, 0, 0);
+    const { data } = context.getImageData(0, 0, bitmap.width, bitmap.height);
+    const colours = new Uint8Array((3 * data.length) / 4);
+    for (let from = 0, to = 0; from < data.length; from += 4) {
+      colours[to++] = data[from];
+      colours[to++] = data[from + 1];
+      colours[to++] = data[from + 2];
+    }
+    bitmap.close();
+    return colours.buffer;
+  }
+}
+
+// Whether canvases give back what was drawn: some browsers change it, so that nobody is recognised by it.
+function isCanvasExact() {
+  if (!("OffscreenCanvas" in self)) return false;
+  const side = 64, context = new OffscreenCanvas(side, side).getContext("2d", { willReadFrequently: true });
+  const image = new ImageData(side, side);
+  image.data.forEach((_, index) => {
+    image.data[index] = index % 4 === 3 ? 255 : (index * 7919) % 256;
+  });
+  context.putImageData(image, 0, 0);
+  return context.getImageData(0, 0, side, side).data.every((value, index) => value === image.data[index]);
 }
 
 // The model's input [bands, height, width] from what was read.
