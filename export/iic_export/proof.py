@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iic_export.trained_head import TrainedHead
-from iic_geotools.errors import IICError, ModelError
+from iic_geotools.errors import DataError, IICError, ModelError
 from iic_runtime.engine.base import Engine, peak_memory
 from iic_runtime.engine.onnx import import_onnxruntime
 from iic_runtime.engine.open_engine import open_engine
@@ -27,7 +27,6 @@ from iic_runtime.model.card import Card, Precision
 from iic_runtime.model.file import ModelFile, put_card
 from iic_runtime.model.validate import validate_model
 from iic_runtime.options import EngineSettings
-from iic_train.config import TrainConfig
 from iic_train.data.training_data import open_dataset_of
 from iic_train.views.settings import ImagePairs
 
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from iic_export.trained_head import TrainedHead
+    from iic_train.runs import Run
 
 _LOG = logging.getLogger(__name__)
 SAMPLE_CHIPS = 8
@@ -48,7 +48,7 @@ SAMPLE_IMAGES = 256
 def sample_images(head: TrainedHead) -> tuple[list[NDArray[Any]], bool]:
     """Take images `[bands, H, W]` to prove a model on, and say whether they are the run's data or noise."""
     try:
-        images = _images_of_run(head.config)
+        images = _images_of_run(head.run)
         if images:
             return images, True
         reason = "no pixel of it holds data"
@@ -58,25 +58,34 @@ def sample_images(head: TrainedHead) -> tuple[list[NDArray[Any]], bool]:
     return _noise(head), False
 
 
-def _images_of_run(config: TrainConfig) -> list[NDArray[Any]]:
-    data = config.data
+def _images_of_run(run: "Run") -> list[NDArray[Any]]:
+    config, data = run.config, run.config.data
     if config.finetune is not None:
         chips = open_dataset_of(config).train_b
         chosen = _evenly_spaced(len(chips), SAMPLE_CHIPS)
         return [chips.image(index)[:, :SAMPLE_SIDE, :SAMPLE_SIDE] for index in chosen]
     if data.name == "rasters":
         from iic_train.data.rasters import Chips
-        from iic_train.data.survey import describe_scenes
+        from iic_train.data.survey import describe_scenes, fingerprint
 
-        chips = Chips(describe_scenes(data, config.network.channels), side=SAMPLE_SIDE)
+        scenes = describe_scenes(data, config.network.channels)
+        _check_unchanged(run, fingerprint(scenes))
+        chips = Chips(scenes, side=SAMPLE_SIDE)
         masks = {index: chips.valid(index) for index in _evenly_spaced(len(chips), 2 * SAMPLE_CHIPS)}
         with_data = [index for index, mask in masks.items() if mask is None or mask.any()]
         images = [chips.image(with_data[index]) for index in _evenly_spaced(len(with_data), SAMPLE_CHIPS)]
         chips.reader.close()
         return images
-    part = open_dataset_of(config).train_b
+    dataset = open_dataset_of(config)
+    _check_unchanged(run, dataset.fingerprint())
+    part = dataset.train_b
     count = SAMPLE_CHIPS if config.dense else SAMPLE_IMAGES
     return [part.image(index)[:, :SAMPLE_SIDE, :SAMPLE_SIDE] for index in _evenly_spaced(len(part), count)]
+
+
+def _check_unchanged(run: "Run", fingerprint: str) -> None:
+    if run.data.get("fingerprint", fingerprint) != fingerprint:
+        raise DataError(f"the data is not what {run.path} was trained on; restore it")
 
 
 def _noise(head: TrainedHead) -> list[NDArray[Any]]:

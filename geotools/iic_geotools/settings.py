@@ -297,12 +297,15 @@ def check_numbers(kind: type[Any], values: Mapping[str, Any]) -> None:
     Raises:
         UsageError: A setting is no number, not a whole or finite one, or outside of its range.
     """
-    for entry in describe(kind):
-        value: Any = values.get(entry.name)
-        if entry.kind not in (int, float) or value is None:
+    for owner, declared in _declared(kind):
+        entry, value = _describe(owner, declared), values.get(declared.name)
+        # A type that is only named may be one that is not imported here; what is parsed from text is checked there.
+        named = isinstance(declared.type, str) and entry.about.parse is not None
+        number = entry.kind if named else option_type(_annotation(owner, declared), entry.about.repeat)[0]
+        if number not in (int, float) or value is None:
             continue
-        if isinstance(value, bool) or not isinstance(value, Integral if entry.kind is int else Real):
-            noun = "whole number" if entry.kind is int else "number"
+        if isinstance(value, bool) or not isinstance(value, Integral if number is int else Real):
+            noun = "whole number" if number is int else "number"
             raise UsageError(f"`{entry.name}` must be a {noun}, not {str(value)[:40]!r}.")
         least, most = entry.about.least, entry.about.most
         low, high = -_LONGEST if least is None else least, _LONGEST if most is None else most

@@ -90,6 +90,10 @@ class Segmenter:
         segmenter.model, segmenter.engine = model, open_spec(model, spec)
         return segmenter
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the model and how it is run; the copy has an engine of its own, on the same kind of device."""
+        return Segmenter.from_spec, (self.model, self.spec)
+
     @property
     def card(self) -> Card:
         """The card of the model."""

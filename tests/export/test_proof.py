@@ -1,5 +1,6 @@
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,8 @@ from torch import nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from iic_export import Exported, export, proof
+from iic_export.proof import sample_images
+from iic_export.trained_head import TrainedHead
 from iic_geotools.errors import ModelError
 from iic_runtime.model.file import ModelFile
 from iic_runtime.model.validate import validate_model
@@ -74,3 +77,10 @@ def test_a_model_that_cannot_be_run_has_no_memory(exported: Exported, tmp_path: 
     broken.write_bytes(exported.path.read_bytes()[:1000])
     with pytest.raises(ModelError, match="cannot be run to measure its memory"):
         proof.memory_per_pixel(broken)
+
+
+def test_data_that_changed_is_not_proof(head: TrainedHead, caplog: pytest.LogCaptureFixture) -> None:
+    assert sample_images(head)[1]
+    changed = replace(head.run, data={**head.run.data, "fingerprint": "another"})
+    assert not sample_images(replace(head, run=changed))[1]
+    assert "is not what" in caplog.text

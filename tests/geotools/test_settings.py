@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import numpy as np
 import pytest
 import typer
 from typer.testing import CliRunner
@@ -172,3 +173,32 @@ def test_an_error_in_the_text_of_an_option_is_a_sentence() -> None:
     assert output == 'Error: --max-memory takes a size such as 800M or 2G, not "much".\n'
     with pytest.raises(UsageError, match="`max_memory` takes a size"):
         parse_size("much", "max_memory")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Numbers(Settings):
+    """Numbers."""
+
+    tile: int | None = setting(None, "Side of a tile.")
+    sieve: float = setting(0.0, "Area.")
+    seed: int = setting(0, "Seed.", least=0)
+    nodata: float | None = setting(None, "Nodata value.")
+    max_memory: int | None = setting(None, "Bytes.", parse=parse_size)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *({"tile": value} for value in ("a", 1.5, True, 10**30, [1])),
+        *({"sieve": value} for value in ("a", float("nan"), float("inf"))),
+        *({"seed": -1}, {"seed": 10**20}, {"max_memory": "x"}),
+    ],
+)
+def test_numbers_are_checked_where_functions_are_called(wrong: dict[str, Any]) -> None:
+    @takes(Numbers)
+    def function(arguments: Numbers) -> Numbers:
+        return arguments
+
+    assert function(tile=np.int64(3), sieve=2, nodata=float("nan")).tile == 3
+    with pytest.raises(UsageError, match=f"`{next(iter(wrong))}` must be a"):
+        function(**wrong)

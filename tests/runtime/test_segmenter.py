@@ -1,5 +1,6 @@
 """A map must not depend on how it was tiled: labels and confidence equal the whole image's, bit for bit."""
 
+import pickle
 from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
@@ -168,3 +169,11 @@ def test_sizes_are_whole_numbers(name: str, value: object, tmp_path: Path) -> No
     path.write_bytes(make_model())
     with pytest.raises(UsageError, match=f"`{name}` must be a whole number"):
         Segmenter(path, device="cpu", **{name: value})  # type: ignore[arg-type]
+
+
+def test_a_segmenter_can_be_pickled() -> None:
+    segment = segmenter(0, 64)
+    image = landscape(90, 80)
+    copied = pickle.loads(pickle.dumps(segment))
+    assert copied.spec == segment.spec
+    assert np.array_equal(copied(image).labels, segment(image).labels)

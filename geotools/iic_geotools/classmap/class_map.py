@@ -106,6 +106,11 @@ def open_map(path: Path) -> Iterator[ClassMap]:
                 f"{path} has the nodata value {dataset.nodata:g}, and maps have {NODATA}; convert it, e.g. with "
                 f"gdalwarp -dstnodata {NODATA}."
             )
+        if not all(number == 0 or 1e-100 < abs(number) < 1e100 for number in dataset.transform[:6]):
+            raise SceneError(
+                f"The transform of {path} has numbers that are no places or lengths; set another, e.g. with "
+                "gdal_edit.py."
+            )
         names = _legend(path)
         classes = _make_classes(names or [""] * MAX_CLASSES, dataset)
         yield ClassMap(path, dataset, GeoBox.of(dataset), classes, dataset.tags(), bool(names))

@@ -8,6 +8,7 @@ of GDAL's driver: a note about the structure, the directories with their values,
 overview to the full resolution, each between its size and a copy of its last four bytes.
 """
 
+import os
 import struct
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -92,6 +93,11 @@ _STRUCTURE = (
 _HEADER = 16
 
 
+_forks: list[int] = []
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=lambda: _forks.append(os.getpid()))
+
+
 def creation_options(given: Mapping[str, str]) -> dict[str, str]:
     """The options of the COG driver for a map.
 
@@ -116,6 +122,8 @@ def creation_options(given: Mapping[str, str]) -> dict[str, str]:
         if compress not in _LEVELS:
             raise UsageError(f"LEVEL applies to COMPRESS={', '.join(_LEVELS)}, not to {compress}.")
         _check_number("LEVEL", options["LEVEL"], _LEVELS[compress])
+    if _forks:  # the threads of GDAL's pool stayed in the parent, and waiting for them would never end
+        options["NUM_THREADS"] = "1"
     return options
 
 

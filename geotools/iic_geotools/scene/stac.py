@@ -255,7 +255,8 @@ def band_entries(asset: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 def _read(name: str) -> Any:
     try:
         text = fetch(name) if is_web(name) else Path(name).read_bytes()
-        return json.loads(text)
+        # Numbers of hundreds of digits are infinite, as they are with a decimal point.
+        return json.loads(text, parse_int=lambda digits: int(digits) if len(digits) < 19 else float(digits))
     except SceneError:
         raise
     except OSError as error:

@@ -221,3 +221,12 @@ def test_servers_that_do_not_help(server: WebServer, tmp_path: Path, monkeypatch
         list(read_items(server.url("page.json")))
     with pytest.raises(SceneError, match="give an item by its https:// address"):
         list(read_items("s3://bucket/item.json"))
+
+
+@pytest.mark.parametrize("digits", [400, 5000])
+def test_numbers_of_many_digits_are_read_as_infinite(item: dict[str, Any], tmp_path: Path, digits: int) -> None:
+    for asset in item["assets"].values():
+        asset["raster:bands"] = [{"scale": 17, "offset": 0}]
+    name = write(tmp_path / "s2" / "item.json", item)
+    Path(name).write_text(Path(name).read_text().replace('"scale": 17', '"scale": 1' + "0" * digits))
+    assert find_scene(name, RGBN).descriptions == RGBN
