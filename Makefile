@@ -3,9 +3,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUNTIME := .venv-runtime
 LOWEST := .venv-lowest
-DIST := .venv-dist
 
-.PHONY: test test-arm test-container lint coverage docs dist lowest demo demo-studio demo-train demo-clicks notebooks qgis-plugin clean
+.PHONY: test test-arm test-container lint coverage docs dist dist-all lowest demo demo-studio demo-train demo-clicks notebooks qgis-plugin clean
 
 # Everything that a change must pass: install, lint, types, layering, all tests (the slow ones too).
 test: lint
@@ -35,7 +34,7 @@ coverage: $(VENV)/installed
 $(VENV)/installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
-	$(BIN)/python -m pip install --quiet --editable ".[cpu,train]" --group dev
+	$(BIN)/python -m pip install --quiet --editable ".[cpu,train,datasets]" --group dev
 	touch $@
 
 # The documentation as pages in site/, every link checked.
@@ -46,15 +45,14 @@ $(VENV)/installed-docs: $(VENV)/installed
 	$(BIN)/python -m pip install --quiet --group docs
 	touch $@
 
-# Wheel and source archive in dist/. The wheel is installed into a new environment, where it maps the example that
-# comes with the archive.
+# Wheel and source archive in dist/, checked, installed from an index on 127.0.0.1 into a new environment, where they map
+# the example: with this Python and the newest versions.
 dist: $(VENV)/installed
-	rm -rf $(DIST) dist/iic_edge-*
-	$(BIN)/python -m build --outdir dist .
-	$(PYTHON) -m venv $(DIST)
-	tar -xzf dist/iic_edge-*.tar.gz -C $(DIST)
-	$(DIST)/bin/python -m pip install --quiet --disable-pip-version-check "$$(echo dist/iic_edge-*.whl)[cpu]"
-	cd $(DIST) && bin/iic-segment-raster iic_edge-*/examples/scene.tif map.tif --stats areas.csv && cat areas.csv
+	$(BIN)/python tests/packages.py
+
+# The same with Python 3.11, 3.12 and 3.13, each with the newest and the oldest admitted versions.
+dist-all: $(VENV)/installed
+	$(BIN)/python tests/packages.py --all
 
 # The tests of mapping with the oldest versions that pyproject.toml admits.
 lowest:
@@ -118,4 +116,4 @@ qgis-plugin:
 	$(PYTHON) runtime/qgis_plugin/pack.py
 
 clean:
-	rm -rf $(VENV) $(RUNTIME) $(LOWEST) $(DIST) .arm .container site htmlcov .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(RUNTIME) $(LOWEST) .arm .container site htmlcov .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -25,7 +25,7 @@ OPTIONS = {
 
 
 def command_lines() -> list[str]:
-    texts = [file.read_text() for file in DEPLOY.iterdir()]
+    texts = [file.read_text() for file in DEPLOY.iterdir() if file.is_file()]
     return [
         line
         for text in texts

@@ -30,7 +30,7 @@ INTERRUPTED = 130
 """Exit code of a command that the user interrupted."""
 
 # Packages that commands import only when they run, and the extra that brings each of them.
-_EXTRAS = {"torch": "train", "torchvision": "train", "safetensors": "train", "scipy": "train"}
+_EXTRAS = {"torch": "train", "torchvision": "datasets", "safetensors": "train", "scipy": "train"}
 
 
 def printable(text: str) -> str:
