@@ -102,6 +102,10 @@ class AssumptionWarning(UserWarning):
         return redact(super().__str__())
 
 
+class DoubtWarning(AssumptionWarning):
+    """A map that was made and does not look right."""
+
+
 def last_line(error: Exception) -> str:
     """Return the last line of what a library says about an error: the cause, after where it was noticed."""
     lines = str(error).strip().splitlines()

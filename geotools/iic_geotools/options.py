@@ -42,6 +42,21 @@ class CreationSettings(Settings, group="Products"):
 
 
 @dataclass(frozen=True, kw_only=True)
+class PictureSettings(Settings, group="Products"):
+    """Which pictures are made of a map."""
+
+    preview: PathLike | None = setting(
+        None, "Also write a picture of scene and map as .png.", writes=(".png",), first=True
+    )
+    web: PathLike | None = setting(
+        None,
+        "Also write a page that shows scene and map in a browser as .html.",
+        writes=(".html", ".htm"),
+        first=True,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class CleaningSettings(Settings, group="Cleaning"):
     """How a map is cleaned."""
 
@@ -59,7 +74,7 @@ class CleaningSettings(Settings, group="Cleaning"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChangeSettings(WorkSettings):
+class ChangeSettings(PictureSettings, WorkSettings):
     """How two maps are compared."""
 
     tables: Sequence[PathLike] = setting(

@@ -23,6 +23,7 @@ from iic_geotools.options import (
     CreationSettings,
     LabelSettings,
     OutputSettings,
+    PictureSettings,
     WorkSettings,
 )
 from iic_geotools.settings import PathLike, Settings, setting
@@ -168,7 +169,7 @@ class UnsureSettings(Settings, group="Cleaning"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProductSettings(CreationSettings, group="Products"):
+class ProductSettings(PictureSettings, CreationSettings, group="Products"):
     """Which files are written next to the map, and how."""
 
     confidence: PathLike | None = setting(
@@ -203,14 +204,8 @@ class ProductSettings(CreationSettings, group="Products"):
         "border counts by its share inside.",
         metavar="ZONES",
     )
-    preview: PathLike | None = setting(
-        None, "Also write a picture of scene and map as .png.", writes=(".png",), first=True
-    )
-    web: PathLike | None = setting(
-        None,
-        "Also write a page that shows scene and map in a browser as .html.",
-        writes=(".html", ".htm"),
-        first=True,
+    stac: PathLike | None = setting(
+        None, "Also write a STAC item of the map and the other files as .json.", writes=(".json",)
     )
 
 

@@ -135,15 +135,15 @@ def class_colours(names: Sequence[str], given: Sequence[str | None] = ()) -> lis
     return [colours[index] for index in range(len(names))]
 
 
-def spread_colours(colours: Sequence[str]) -> list[str]:
-    """Return the colours, those that look like an earlier one in another lightness."""
-    spread: list[str] = []
+def spread_colours(colours: Sequence[str], besides: Collection[str] = ()) -> list[str]:
+    """Return the colours, those that look like an earlier one, or one of those that are taken, in another lightness."""
+    taken = list(besides)
     for colour in colours:
         shades = list(_shades(colour))
-        shades += distinct_colours(1, besides=spread)
-        free = (shade for shade in shades if _apart(shade, spread) > _APART)
-        spread.append(next(free, max(shades, key=lambda one: _apart(one, spread))))
-    return spread
+        free = (shade for shade in shades if _apart(shade, taken) > _APART)
+        best = next(free, max(shades, key=lambda one: _apart(one, taken)))
+        taken.append(best if best not in taken else distinct_colours(1, besides=taken)[0])
+    return taken[len(besides) :]
 
 
 def suggest_colour(name: str, taken: Collection[str]) -> str:

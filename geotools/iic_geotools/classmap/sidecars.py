@@ -4,11 +4,22 @@ GDAL reads class names, the attribute table and more of a georeference from `map
 from `map.qml`; without it, QGIS lists all 256 entries that the colour table of a GeoTIFF always has.
 """
 
-from collections.abc import Sequence
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree as ET
 
-from iic_geotools.classmap.classes import MapClass, rgb
+from rasterio.crs import CRS
+from rasterio.errors import CRSError
+from rasterio.transform import array_bounds
+from rasterio.warp import transform_bounds
+
+from iic_geotools.classmap.classes import NODATA, MapClass, rgb
+from iic_geotools.geobox import GeoBox
 
 # Numbers of GDAL's GDALRATFieldType and GDALRATFieldUsage.
 _INTEGER, _STRING = 0, 2
@@ -22,6 +33,21 @@ _COLUMNS = (
     ("Blue", _INTEGER, _BLUE),
     ("Alpha", _INTEGER, _ALPHA),
 )
+
+_STAC = "https://stac-extensions.github.io"
+_MEDIA_TYPES = {
+    ".tif": "image/tiff; application=geotiff; profile=cloud-optimized",
+    ".gpkg": "application/geopackage+sqlite3",
+    ".fgb": "application/vnd.flatgeobuf",
+    ".parquet": "application/vnd.apache.parquet",
+    ".pmtiles": "application/vnd.pmtiles",
+    ".geojson": "application/geo+json",
+    ".json": "application/json",
+    ".csv": "text/csv",
+    ".png": "image/png",
+    ".html": "text/html",
+}
+_DATE = re.compile(r"(?<!\d)(20[0-4]\d|19[789]\d)(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])(?!\d)")
 
 
 def sidecar_path(raster: Path) -> Path:
@@ -105,3 +131,102 @@ def _write_style(root: ET.Element) -> bytes:
     ET.indent(root)
     head = b"<!DOCTYPE qgis PUBLIC 'http://mrcc.com/qgis.dtd' 'SYSTEM'>\n"
     return head + bytes(ET.tostring(root, encoding="utf-8"))
+
+
+def stac_item(
+    out: Path, files: Mapping[str, Path], grid: GeoBox, classes: Sequence[MapClass], scene: str, software: str
+) -> bytes:
+    """The content of a STAC item that describes a map, its classes and what was made from it.
+
+    Its date is that in the name of the scene, if there is one, and otherwise the present.
+
+    Args:
+        out: Path of the item, from which it finds the files.
+        files: The files by the names of their assets; "map" is the map.
+        grid: Grid of the map.
+        classes: Classes of the values 0, 1, ...
+        scene: Name of the scene.
+        software: Name and version of the program.
+    """
+    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    date = _DATE.search(scene)
+    when = f"{'-'.join(date.groups())}T00:00:00Z" if date else now
+    bounds = _lon_lat(grid)
+    legend = [
+        {
+            "value": value,
+            "name": _slug(entry.name, value),
+            "title": entry.name,
+            "color_hint": entry.colour[1:].upper(),
+        }
+        for value, entry in enumerate(classes)
+    ]
+    assets: dict[str, dict[str, Any]] = {}
+    for name, file in files.items():
+        href = Path(os.path.relpath(file, out.parent)).as_posix()
+        kind = _MEDIA_TYPES.get(file.suffix.lower(), "application/octet-stream")
+        roles = ["overview"] if file.suffix.lower() == ".png" else ["data"]
+        assets[name] = {"href": f"./{href}", "type": kind, "roles": roles}
+    assets["map"] |= {
+        "classification:classes": legend,
+        "raster:bands": [{"data_type": "uint8", "nodata": NODATA}],
+    }
+    item = {
+        "type": "Feature",
+        "stac_version": "1.0.0",
+        "stac_extensions": [
+            f"{_STAC}/{name}/schema.json"
+            for name in ("projection/v2.0.0", "classification/v2.0.0", "raster/v1.1.0", "processing/v1.2.0")
+        ],
+        "id": out.stem,
+        "geometry": None if bounds is None else _rectangle(*bounds),
+        **({} if bounds is None else {"bbox": list(bounds)}),
+        "properties": {
+            "datetime": when,
+            "created": now,
+            "title": f"Land cover of {scene}",
+            "processing:software": {software.partition(" ")[0]: software.partition(" ")[2]},
+            **_projection(grid),
+        },
+        "links": [],
+        "assets": assets,
+    }
+    return (json.dumps(item, indent=1, ensure_ascii=False) + "\n").encode()
+
+
+def _lon_lat(grid: GeoBox) -> tuple[float, float, float, float] | None:
+    if grid.crs is None or grid.gcps:
+        return None
+    bounds = array_bounds(grid.height, grid.width, grid.transform)
+    try:
+        west, south, east, north = transform_bounds(grid.crs, CRS.from_epsg(4326), *bounds)
+    except CRSError:
+        return None
+    return round(west, 7), round(south, 7), round(east, 7), round(north, 7)
+
+
+def _rectangle(west: float, south: float, east: float, north: float) -> dict[str, Any]:
+    def box(left: float, right: float) -> list[list[list[float]]]:
+        return [[[left, south], [right, south], [right, north], [left, north], [left, south]]]
+
+    if west <= east:
+        return {"type": "Polygon", "coordinates": box(west, east)}
+    return {"type": "MultiPolygon", "coordinates": [box(west, 180.0), box(-180.0, east)]}
+
+
+def _projection(grid: GeoBox) -> dict[str, Any]:
+    if grid.crs is None:
+        return {}
+    code = grid.crs.to_epsg()
+    name = {"proj:code": f"EPSG:{code}"} if code else {"proj:code": None, "proj:wkt2": grid.crs.to_wkt()}
+    transform = [] if grid.gcps else [float(number) for number in tuple(grid.transform)[:6]]
+    return {
+        **name,
+        "proj:shape": [grid.height, grid.width],
+        **({"proj:transform": transform} if transform else {}),
+    }
+
+
+def _slug(name: str, value: int) -> str:
+    """The name of a class as the extension wants it: letters, digits, - and _ only."""
+    return re.sub(r"[^0-9A-Za-z_-]+", "-", name).strip("-") or f"class-{value}"

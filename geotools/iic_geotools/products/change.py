@@ -17,9 +17,9 @@ from iic_geotools.classmap.classes import (
     UNSURE_NAME,
     MapClass,
     class_colours,
-    distinct_colours,
     least_confidence,
     rgb,
+    spread_colours,
 )
 from iic_geotools.classmap.map_writer import place_files, write_windows
 from iic_geotools.classmap.sidecars import style_path
@@ -34,12 +34,13 @@ from iic_geotools.files import (
     scratch_folder,
 )
 from iic_geotools.geobox import GeoBox
-from iic_geotools.options import ChangeSettings
+from iic_geotools.options import ChangeSettings, PictureSettings
 from iic_geotools.products.areas import PixelAreas
 from iic_geotools.products.transitions import TABLES, Transitions, transition_table
 from iic_geotools.progress import OnProgress, Progress
 from iic_geotools.scene.info import describe, open_raster
 from iic_geotools.settings import PathLike, takes
+from iic_geotools.settings import describe as settings_of
 from iic_geotools.tiling import Rect, TileGrid
 
 _TILE = 1024
@@ -101,7 +102,7 @@ def change_map(arguments: ChangeArguments) -> Change:
     like = None if arguments.like is None else Path(arguments.like)
     probability = None if arguments.probability is None else Path(arguments.probability)
     inputs = [file for file in (before, after, *confidences, like, probability) if file is not None]
-    _check_outputs(target, files, inputs, arguments.overwrite)
+    _check_outputs(target, files, inputs, arguments)
     _check_confidence(arguments.min_confidence, confidences)
     if not 0 <= arguments.min_probability <= 1:
         raise UsageError(f"`min_probability` must be between 0 and 1, not {arguments.min_probability:g}.")
@@ -132,6 +133,7 @@ def change_map(arguments: ChangeArguments) -> Change:
             classes=classes,
             tags={"IIC_CHANGE_BEFORE": before.name, "IIC_CHANGE_AFTER": after.name},
         )
+        moves[:0] = _draw_pictures(arguments, comparison, maps[1], moves[-1][0], classes, folder)
         for number, file in enumerate(files):
             text = folder / f"table{number}{file.suffix}"
             text.write_text(transition_table(transitions, file.suffix), encoding="utf-8")
@@ -140,18 +142,58 @@ def change_map(arguments: ChangeArguments) -> Change:
     return Change(target, classes, transitions)
 
 
-def _check_outputs(out: Path, tables: Sequence[Path], inputs: Sequence[Path], overwrite: bool) -> None:
+def _check_outputs(
+    out: Path, tables: Sequence[Path], inputs: Sequence[Path], settings: ChangeSettings
+) -> None:
     check_name(out)
     check_suffix(out, MAP_SUFFIXES, "out")
     for file in tables:
         check_name(file)
         check_suffix(file, TABLES, "tables")
     files = [out, *tables]
+    for entry in settings_of(PictureSettings):
+        picture = getattr(settings, entry.name)
+        if picture is not None:
+            check_name(Path(picture))
+            check_suffix(Path(picture), entry.about.writes, entry.name)
+            files.append(Path(picture))
     check_apart(files, inputs)
     for file in files:
         check_folder(file)
-    if not overwrite:
+    if not settings.overwrite:
         check_absent(*files, style_path(out))
+
+
+def _draw_pictures(
+    settings: ChangeSettings,
+    comparison: "_Comparison",
+    later: ClassMap,
+    change_file: Path,
+    classes: Sequence[MapClass],
+    folder: Path,
+) -> list[tuple[Path, Path]]:
+    """Write the pictures that are asked for, with the later map in the scene's place, and where they belong."""
+    if settings.preview is None and settings.web is None:
+        return []
+    # Imported here because few comparisons are drawn.
+    from iic_geotools.products.preview import preview
+    from iic_geotools.products.web.page import write_web_page
+
+    below = folder / "later"
+    below.mkdir()
+    windows = ((tile.core, comparison.views[1].read(tile.core)) for tile in comparison.windows())
+    written = write_windows(
+        below / "map.tif", below, comparison.grid, windows, classes=later.classes, tags={}
+    )
+    later_file, moves = written[-1][0], []
+    if settings.preview is not None:
+        moves.append((folder / "change.png", Path(settings.preview)))
+        preview(later_file, change_file, moves[-1][0], classes, bidx=(1,), titles=("Later map", "Changes"))
+    if settings.web is not None:
+        moves.append((folder / "change.html", Path(settings.web)))
+        title, note = Path(settings.web).stem, "Below the changes: the later map."
+        write_web_page(later_file, change_file, moves[-1][0], classes, bidx=(1,), title=title, note=note)
+    return moves
 
 
 def _check_confidence(min_confidence: float, confidences: Sequence[Path | None]) -> None:
@@ -329,18 +371,20 @@ def _pair_classes(
         )
     own = {entry.name: entry.colour for entry in before.classes}
     fallback = class_colours(names)
-    palette = iter(distinct_colours(len(changed)))
+    # What stays is pale, what changes has the colour of what it becomes.
+    solid = [own.get(name, fallback[number]) for name, number in zip(transitions.names, present, strict=True)]
+    colours = [_pale(solid[i]) for i, _ in stayed]
+    colours += spread_colours([solid[j] for _, j in changed], besides=colours)
     classes = []
     lookup = np.full((len(names), len(names)), NODATA, np.uint8)
     for value, (i, j) in enumerate(pairs):
         lookup[present[i], present[j]] = value
         name, other = transitions.names[i], transitions.names[j]
         if i == j:
-            colour = own.get(name, fallback[present[i]])
-            classes.append(MapClass(_cut(f"{name} stays", MAX_NAME), _pale(colour)))
+            classes.append(MapClass(_cut(f"{name} stays", MAX_NAME), colours[value]))
         else:
             half = (MAX_NAME - 4) // 2
-            classes.append(MapClass(f"{_cut(name, half)} to {_cut(other, half)}", next(palette)))
+            classes.append(MapClass(f"{_cut(name, half)} to {_cut(other, half)}", colours[value]))
     return tuple(classes), lookup
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import rasterio
 from PIL import Image, ImageDraw, ImageFont
-from rasterio.enums import Resampling
+from rasterio.enums import ColorInterp, Resampling
 from rasterio.errors import NodataShadowWarning, NotGeoreferencedWarning, RasterioError
 from rasterio.windows import Window
 
@@ -100,6 +100,8 @@ def scene_picture(scene: Any, window: Window, size: tuple[int, int], bidx: Seque
         size: Width and height of the picture.
         bidx: Bands to show as red, green and blue, counted from 1; with fewer than three, the first one in grey.
     """
+    if scene.count == 1 and scene.colorinterp[0] == ColorInterp.palette:
+        return _coloured(scene, window, size)
     bands = list(bidx[:3]) if len(bidx) >= 3 else [bidx[0]]
     shape = (size[1], size[0])
     shrink = max(window.width / size[0], window.height / size[1])
@@ -114,6 +116,16 @@ def scene_picture(scene: Any, window: Window, size: tuple[int, int], bidx: Seque
         _stretch(band.astype(np.float32), valid, target)
     image[:, ~valid] = np.array(rgb(EMPTY), np.uint8)[:, None]
     return np.ascontiguousarray(image.transpose(1, 2, 0))
+
+
+def _coloured(scene: Any, window: Window, size: tuple[int, int]) -> Bytes:
+    """Draw a part of a paletted image or map in its own colours: [H, W, 3]."""
+    colours = np.full((256, 3), rgb(EMPTY), np.uint8)
+    for value, entry in scene.colormap(1).items():
+        if entry[3]:
+            colours[value] = entry[:3]
+    values = scene.read(1, window=window, out_shape=(size[1], size[0]), resampling=Resampling.nearest)
+    return np.asarray(colours[values])
 
 
 def map_values(labels: Any, size: tuple[int, int]) -> Bytes:
@@ -175,6 +187,7 @@ def preview(
     bidx: Sequence[int],
     region: Rect | None = None,
     areas: ClassAreas | None = None,
+    titles: tuple[str, str] = ("Scene", "Map"),
 ) -> None:
     """Draw the scene and its map at the same scale, with class names, colours, shares and a scale bar.
 
@@ -188,6 +201,7 @@ def preview(
         bidx: Bands to show as red, green and blue, counted from 1; with fewer than three, the first one in grey.
         region: The pixels of the scene that the map covers; by default all of them.
         areas: Areas of the map's classes, if they have been measured already.
+        titles: What is written above the two pictures.
 
     Raises:
         UsageError: The suffix is not .png.
@@ -202,7 +216,7 @@ def preview(
     except RasterioError as error:
         raise SceneError(f"No preview can be made: {error}") from error
     left, right = Image.fromarray(pictures.scene), Image.fromarray(palette(classes)[pictures.values])
-    picture = _compose(left, right, entries, pictures.metres)
+    picture = _compose(left, right, entries, pictures.metres, titles)
     with replacement(out) as temporary:
         picture.save(temporary, format="PNG")
 
@@ -229,7 +243,11 @@ def _entries(areas: ClassAreas, classes: Sequence[MapClass]) -> list[tuple[str, 
 
 
 def _compose(
-    left: Image.Image, right: Image.Image, entries: list[tuple[str, str, str]], metres: float | None
+    left: Image.Image,
+    right: Image.Image,
+    entries: list[tuple[str, str, str]],
+    metres: float | None,
+    titles: tuple[str, str],
 ) -> Image.Image:
     wide, high = left.size
     stacked = wide > 1.5 * high
@@ -250,8 +268,8 @@ def _compose(
         corner = (gap, panels[1] + 2 * gap)
     picture = Image.new("RGB", size, _WHITE)
     second = (gap, 2 * gap + high + style.line) if stacked else (2 * gap + wide, gap)
-    _paste(picture, left, (gap, gap), "Scene", style)
-    _paste(picture, right, second, "Map", style)
+    _paste(picture, left, (gap, gap), titles[0], style)
+    _paste(picture, right, second, titles[1], style)
     picture.paste(legend, corner)
     return picture
 

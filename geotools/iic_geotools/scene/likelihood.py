@@ -130,6 +130,10 @@ class Likelihood:
         known = self._mixture.log_likelihood(spectra)
         return np.asarray(np.logaddexp(known + math.log(1 - BACKGROUND), background + math.log(BACKGROUND)))
 
+    def novel_share(self, spectra: Floats) -> float:
+        """Return the share of spectra `[N, bands]` that are less probable than if all were equally likely."""
+        return float((self.novelty(spectra) < -spectra.shape[1] * math.log(BRIGHTEST - DARKEST)).mean())
+
     def explains(self, spectra: Floats) -> bool:
         """Return whether spectra `[N, bands]` are those of the world, more than the background is."""
         background = math.log(BACKGROUND) - spectra.shape[1] * math.log(BRIGHTEST - DARKEST)

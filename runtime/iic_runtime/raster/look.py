@@ -14,7 +14,6 @@ from rasterio.windows import Window
 from iic_geotools.errors import AssumptionWarning, IICError
 from iic_geotools.gdal import network_options
 from iic_geotools.scene.info import SceneInfo, open_raster
-from iic_geotools.scene.likelihood import Likelihood
 from iic_geotools.scene.listing import find_scene
 from iic_geotools.scene.products import find_product
 from iic_geotools.scene.scene import SceneSource, value_sample
@@ -23,12 +22,11 @@ from iic_geotools.settings import PathLike
 from iic_runtime.model.card import Card
 from iic_runtime.model.select import Model, ModelSelector, ground_resolution
 from iic_runtime.raster.model_input import choose_reading
+from iic_runtime.raster.plausibility import FOREIGN, known_spectra, novelty
 
 _LOG = logging.getLogger(__name__)
 SHEET = 480
 """The longest side in pixels of a picture on the contact sheet."""
-FOREIGN = 0.25
-"""Share of spectra that the models have seen nothing like, from which a scene is called foreign."""
 
 
 @dataclass(frozen=True)
@@ -181,22 +179,14 @@ def _list_bands(info: SceneInfo, read: dict[str, int]) -> tuple[Band, ...]:
 
 def _novelty(info: SceneInfo, card: Card, source: SceneSource) -> float | None:
     """Return the share of spectra that are less probable than if all were equally likely."""
-    names = [card.bands[position] for position in source.positions]
-    known = [row for row, name in enumerate(names) if name in COLOURS]
-    targets = card.range_of(names)
-    if card.values != "reflectance" or len(known) < 3:
+    if card.values != "reflectance":
         return None
-    if source.rescale is not None and source.rescale.targets != targets:
-        return None  # stretched: the values have no unit
-    values = value_sample(source, info, skip_empty=True)
-    if not values.size:
-        return None
+    sample = value_sample(source, info, skip_empty=True)
     if source.rescale is not None:
-        values = source.rescale.apply(values[:, None], "float32")[:, 0]
-    low, high = np.array(targets).T[:, :, None]
-    spectra = ((values - low) / (high - low))[known].T.astype(np.float64)
-    likelihood = Likelihood([names[row] for row in known])
-    return float((likelihood.novelty(spectra) < -len(known) * math.log(1.6)).mean())
+        sample = source.rescale.apply(sample[:, None], "float32")[:, 0]
+    values = np.zeros((len(card.bands), sample.shape[1]))
+    values[list(source.positions)] = sample
+    return novelty(card, *known_spectra(card, source, values))
 
 
 def _write_sheet(info: SceneInfo, read: dict[str, int], out: Path) -> None:

@@ -15,7 +15,7 @@ import rasterio
 from iic_geotools.classmap.classes import MapClass
 from iic_geotools.classmap.cog import assemble, creation_options
 from iic_geotools.classmap.provenance import FINGERPRINT_TAG, LABELS_TAG, PLACES_TAG, format_places
-from iic_geotools.classmap.sidecars import map_style, sidecar_path, style_path
+from iic_geotools.classmap.sidecars import map_style, sidecar_path, stac_item, style_path
 from iic_geotools.errors import SceneError, UsageError
 from iic_geotools.files import put_in_place
 from iic_geotools.gdal import network_options
@@ -37,6 +37,7 @@ from iic_runtime.raster.cluster import connect_cluster
 from iic_runtime.raster.outputs import Outputs
 from iic_runtime.raster.part_folder import MapParts, PartFolder
 from iic_runtime.raster.plan import Plan, fingerprint, make_plan, parts_manifest
+from iic_runtime.raster.plausibility import check_map
 from iic_runtime.raster.stages import clean_parts, gdal_options, label_parts, regrid_parts
 from iic_runtime.segmenter import Segmenter, SegmenterPool
 
@@ -66,7 +67,7 @@ class Summary:
         seconds: How long the run took.
         made_before: Whether an earlier run had written all outputs.
         title: What the scene is called.
-        notes: What was understood and assumed about the scene, in sentences.
+        notes: What was understood and assumed about the scene, and what looks wrong in the map, in sentences.
     """
 
     map: Path
@@ -164,7 +165,8 @@ def segment_raster(arguments: SegmentArguments) -> Summary:
         map_parts = clean_parts(plan, map_parts, folder, progress)
         write_outputs(plan, map_parts, folder, progress)
         folder.remove()
-    return _summarise(plan, begun, counts, reused)
+        doubts = check_map(plan, segmenter)
+    return _summarise(plan, begun, counts, reused, doubts=doubts)
 
 
 def _plan(arguments: SegmentArguments) -> tuple[Segmenter, Plan]:
@@ -281,6 +283,7 @@ def _summarise(
     counts: Mapping[bool, int] | None = None,
     reused: int = 0,
     made_before: bool = False,
+    doubts: tuple[str, ...] = (),
 ) -> Summary:
     counts = counts or {}
     return Summary(
@@ -298,7 +301,7 @@ def _summarise(
         seconds=time.monotonic() - begun,
         made_before=made_before,
         title=plan.scene.title,
-        notes=plan.reading.notes,
+        notes=plan.reading.notes + doubts,
     )
 
 
@@ -357,6 +360,10 @@ def _write_products(plan: Plan, map_file: Path, temporary: Callable[[Path], Path
 
         measure_zones(map_file, outputs.zones, temporary(stats), stats.stem)
         stats = None
+    if stac := files.get("stac"):
+        assets = {"map" if name == "out" else name: file for name, file in files.items() if name != "stac"}
+        software, scene = f"iic-edge {plan.version}", _scene_name(plan.scene.title)
+        temporary(stac).write_bytes(stac_item(stac, assets, plan.map_grid, classes, scene, software))
     preview, web = files.get("preview"), files.get("web")
     areas = class_areas(map_file, classes) if stats or preview or web else None
     if stats and areas:

@@ -49,6 +49,8 @@ MAX_CONFIDENCE = NODATA - 1
 # Handles of readers that were still reading when the user interrupted the run; the end of the process closes them.
 _abandoned: list[ExitStack] = []
 REGRID_TILE = 1024
+SAMPLE_SIDE, SAMPLE_TILES = 128, 3
+"""Side in pixels of tiles that a sample of a map is made of, and their number in each direction."""
 _REGRIDDED = "scene_"
 
 
@@ -119,6 +121,50 @@ def label_parts(
                 pending.append(writer.submit(write, part.index, content))
         for future in pending:
             future.result()
+
+
+@dataclass(frozen=True)
+class LabelSample:
+    """Pixels of tiles that are spread over a scene.
+
+    Attributes:
+        values: Their values [bands, N] as the model takes them.
+        labels: Their labels [N], before the map is cleaned.
+        confidence: 255 x the probability of each label [N].
+    """
+
+    values: NDArray[Any]
+    labels: LabelArray
+    confidence: LabelArray
+
+
+def label_sample(plan: Plan, segmenter: Segmenter) -> LabelSample:
+    """Label small tiles spread over the region of a plan; what holds no data is left out."""
+    card, spec = plan.card, segmenter.spec
+    # Engines for a GPU may be made for tiles of one size.
+    side = min(spec.tile, SAMPLE_SIDE) if spec.on_cpu else spec.tile
+    grid = plan.read_grid
+    tiles = TileGrid(grid.width, grid.height, side, card.halo, card.stride, plan.tiles.area)
+    rows, columns = (
+        sorted({(2 * i + 1) * n // (2 * SAMPLE_TILES) for i in range(SAMPLE_TILES)}) for n in tiles.shape
+    )
+    chosen = [tiles.at(row, column) for row in rows for column in columns]
+    with plan.reading.open() as scene:
+        reads = [read for read in (_read(scene, plan, tile) for tile in chosen) if read.pixels is not None]
+    pairs = [(read.tile, read.pixels) for read in reads if read.pixels is not None]
+    values, labels, confidence = (
+        [np.empty((len(card.bands), 0))],
+        [np.empty(0, np.uint8)],
+        [np.empty(0, np.uint8)],
+    )
+    groups = list(group_by_shape(pairs, spec.batch))
+    for group, results in zip(groups, segmenter.label(iter(groups), 1), strict=True):
+        for (tile, pixels), (_, result) in zip(group, results, strict=True):
+            valid = result.labels != NODATA
+            values.append(pixels.values[:, *tile.crop][:, valid])
+            labels.append(result.labels[valid])
+            confidence.append(result.confidence[valid])
+    return LabelSample(np.concatenate(values, 1), np.concatenate(labels), np.concatenate(confidence))
 
 
 class _Canvases:

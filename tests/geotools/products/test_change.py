@@ -2,6 +2,7 @@
 
 import csv
 import json
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +10,13 @@ import numpy as np
 import pytest
 import rasterio
 from affine import Affine
+from PIL import Image
 from rasterio.crs import CRS
 from rasterio.warp import transform as reproject
 from support.maps import LAMBERT, TRANSFORM, named, random_labels, write_map
 
 from iic_geotools.classmap.class_map import open_map
-from iic_geotools.classmap.classes import NODATA
+from iic_geotools.classmap.classes import NODATA, rgb
 from iic_geotools.errors import IICError, OutputError, SceneError, UsageError
 from iic_geotools.products import change as module
 from iic_geotools.products.change import change_map
@@ -279,3 +281,25 @@ def test_what_cannot_be_compared(
     with pytest.raises(error, match=message):
         change_map(**arguments)
     assert {file: file.read_bytes() for file in tmp_path.iterdir()} == contents
+
+
+def test_pictures_show_the_later_map_next_to_the_changes(tmp_path: Path) -> None:
+    labels = random_labels(60, 90, 3, patch=15)
+    before, after = (
+        write_map(tmp_path / "a.tif", labels),
+        write_map(tmp_path / "b.tif", np.roll(labels, 15, 1)),
+    )
+    preview, web = tmp_path / "change.png", tmp_path / "change.html"
+    change = change_map(before, after, tmp_path / "change.tif", preview=preview, web=web)
+    with Image.open(preview) as picture:
+        drawn = set(map(tuple, np.asarray(picture.convert("RGB")).reshape(-1, 3).tolist()))
+    with open_map(after) as later:
+        assert {rgb(entry.colour) for entry in later.classes[:3]} <= drawn
+    assert {rgb(entry.colour) for entry in change.classes} <= drawn
+    page = web.read_text()
+    assert all(escape(entry.name) in page for entry in change.classes)
+    assert sorted(entry.name for entry in tmp_path.iterdir() if entry.is_dir()) == []
+    with pytest.raises(UsageError, match=r"`preview`.*\.png"):
+        change_map(before, after, tmp_path / "c.tif", preview=tmp_path / "c.jpg")
+    with pytest.raises(OutputError, match="exists"):
+        change_map(before, after, tmp_path / "c.tif", web=web)

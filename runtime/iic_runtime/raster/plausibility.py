@@ -1,0 +1,157 @@
+"""Whether a finished map looks right: cheap checks on a sample of it, each one sentence that says what to do next.
+
+The thresholds were chosen on sources that the bundled models learn from (`benchmarks/plausibility.py`).
+"""
+
+import math
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import rasterio
+from numpy.typing import NDArray
+
+from iic_geotools.classmap.classes import NODATA, usual_colour
+from iic_geotools.errors import DoubtWarning
+from iic_geotools.products.preview import map_values
+from iic_geotools.scene.bands import canonical
+from iic_geotools.scene.likelihood import Likelihood
+from iic_geotools.scene.scene import SceneSource
+from iic_geotools.scene.sensors import COLOURS
+from iic_runtime.model.card import Card
+from iic_runtime.raster.plan import Plan
+from iic_runtime.raster.stages import label_sample
+from iic_runtime.segmenter import Segmenter
+
+Floats = NDArray[np.float64]
+LOOKED_AT = 1000
+"""Longest side in pixels of the reduced map whose shares are compared."""
+DOMINANT = 0.85
+"""Share of the area above which a class is suspicious."""
+GREEN, GREEN_WATER = 0.35, 0.1
+"""NDVI that water does not have, and the share of it above which it is suspicious."""
+LEAST_WATER = 0.01
+"""Share of the sample below which water is not judged."""
+FOREIGN = 0.25
+"""Share of spectra that the models have seen nothing like, from which a scene is called foreign."""
+UNSURE = 0.6
+"""Mean probability of the labels below which a map is doubtful."""
+CURE = "check it, or label some points with iic-studio {}"
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What the checks look at; None for what cannot be measured.
+
+    Attributes:
+        dominant: Value of the largest class of the map.
+        share: Its share of the area.
+        green_water: Share of the water whose NDVI is that of plants.
+        novelty: Share of the spectra that are unlike those of the world.
+        confidence: Mean probability of the labels.
+    """
+
+    dominant: int | None
+    share: float
+    green_water: float | None
+    novelty: float | None
+    confidence: float | None
+
+
+def check_map(plan: Plan, segmenter: Segmenter) -> tuple[str, ...]:
+    """Check a finished map, warn of what looks wrong, and return the sentences."""
+    doubts = describe_doubts(plan, measure_map(plan, segmenter))
+    for doubt in doubts:
+        warnings.warn(doubt, DoubtWarning, stacklevel=4)
+    return doubts
+
+
+def describe_doubts(plan: Plan, figures: Figures) -> tuple[str, ...]:
+    """Say in one sentence each what looks wrong."""
+    title = plan.scene.title
+    cure = CURE.format(Path(title).name or title)
+    doubts = []
+    if figures.dominant is not None and figures.share > DOMINANT:
+        name = plan.classes[figures.dominant].name
+        doubts.append(f"{100 * figures.share:.0f} % of the map is {name}: if that is not so, {cure}.")
+    if figures.green_water is not None and figures.green_water > GREEN_WATER:
+        share = 100 * figures.green_water
+        doubts.append(f"{share:.0f} % of the water has the NDVI of plants (above {GREEN:g}): {cure}.")
+    if figures.novelty is not None and figures.novelty > FOREIGN:
+        share = 100 * figures.novelty
+        doubts.append(f"{share:.0f} % of the spectra are unlike any that the model knows: {cure}.")
+    if figures.confidence is not None and figures.confidence < UNSURE:
+        doubts.append(
+            f"The model is unsure of this scene (mean confidence {figures.confidence:.2f}): {cure}."
+        )
+    return tuple(doubts)
+
+
+def measure_map(plan: Plan, segmenter: Segmenter) -> Figures:
+    """Measure what the checks look at: shares on the finished map, all else on tiles spread over the scene."""
+    dominant, share = _dominant(plan.outputs.map, len(plan.classes))
+    sample = label_sample(plan, segmenter)
+    if not sample.labels.size:
+        return Figures(dominant, share, None, None, None)
+    names, spectra = known_spectra(plan.card, plan.reading, sample.values)
+    return Figures(
+        dominant,
+        share,
+        _green_water(plan, names, spectra, sample.labels),
+        novelty(plan.card, names, spectra),
+        float(sample.confidence.mean()) / 255,
+    )
+
+
+def _dominant(map_file: Path, count: int) -> tuple[int | None, float]:
+    with rasterio.open(map_file) as dataset:
+        shrink = min(1.0, LOOKED_AT / max(dataset.shape))
+        values = map_values(dataset, (math.ceil(dataset.width * shrink), math.ceil(dataset.height * shrink)))
+    pixels = np.bincount(values.ravel(), minlength=NODATA + 1)[:count]
+    if not pixels.any():
+        return None, 0.0
+    return int(pixels.argmax()), float(pixels.max() / pixels.sum())
+
+
+def known_spectra(card: Card, reading: SceneSource, values: NDArray[np.generic]) -> tuple[list[str], Floats]:
+    """Return common names of the bands that the scene has, and their values [N, bands] as parts of the model's range.
+
+    These are reflectances, if the model takes such. There are no bands if the scene is stretched: its values have no
+    unit then.
+
+    Args:
+        card: The card of the model.
+        reading: How the scene is read for it.
+        values: Values [bands, N] as the model takes them, one row per band of the model.
+    """
+    positions = reading.positions
+    own = [card.bands[position] for position in positions]
+    targets = card.range_of(own)
+    if card.values == "reflectance" and reading.rescale is not None and reading.rescale.targets != targets:
+        return [], np.empty((values.shape[1], 0))
+    low, high = np.array(targets, np.float64).T
+    return [canonical(name) for name in own], (values[list(positions)].T - low) / (high - low)
+
+
+def novelty(card: Card, names: Sequence[str], spectra: Floats) -> float | None:
+    """Return the share of spectra that are less probable than if all were equally likely; None if it is unknown."""
+    known = [index for index, name in enumerate(names) if name in COLOURS]
+    if card.values != "reflectance" or len(known) < 3 or not len(spectra):
+        return None
+    return Likelihood([names[index] for index in known]).novel_share(spectra[:, known])
+
+
+def _green_water(
+    plan: Plan, names: Sequence[str], spectra: Floats, labels: NDArray[np.uint8]
+) -> float | None:
+    """Return the share of water with the NDVI of plants; None if there is hardly any, or no such bands."""
+    blue = usual_colour("water")
+    water = np.isin(
+        labels, [value for value, entry in enumerate(plan.classes) if usual_colour(entry.name) == blue]
+    )
+    if not {"red", "nir"} <= set(names) or water.mean() < LEAST_WATER:
+        return None
+    red, nir = (np.maximum(spectra[water, names.index(name)], 1e-3) for name in ("red", "nir"))
+    return float(((nir - red) / (nir + red) > GREEN).mean())
