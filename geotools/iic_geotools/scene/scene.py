@@ -198,7 +198,8 @@ def _has_blank_corner(source: SceneSource, info: SceneInfo) -> bool:
     side = min(CORNER, width, height)
     with source.open() as scene:
         for col, row in product((0, width - side), (0, height - side)):
-            if not scene.read(Rect(col, row, side, side)).values.any():
+            values = scene.read(Rect(col, row, side, side)).values
+            if values.size and not values.any():
                 return True
     return False
 

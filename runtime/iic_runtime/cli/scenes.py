@@ -5,9 +5,10 @@ from typing import Annotated
 
 import typer
 
-from iic_geotools.cli import App, AsJson, Display, Shell, Version, as_options
+from iic_geotools.cli import App, AsJson, Display, Shell, Version
 from iic_geotools.options import SearchSettings
-from iic_runtime.options import SceneChangeSettings
+from iic_geotools.settings import names
+from iic_runtime.options import SceneChangeSettings, SegmentSettings
 
 app = App(no_args_is_help=True)
 main = app
@@ -61,7 +62,9 @@ def look_at(
     sheet: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="Write the scene in true colour and infrared, .png.", show_default=False
+            metavar="FILE",
+            help="Write the scene in true colour and infrared, .png, in each likely reading.",
+            show_default=False,
         ),
     ] = None,
     as_json: AsJson = False,
@@ -72,11 +75,15 @@ def look_at(
     from iic_runtime.raster.look import look
 
     result = look(scene, model, sheet)
+    lines = result.lines()
     if as_json:
         typer.echo(json.dumps(result.to_dict(), ensure_ascii=False))
     else:
-        for line in result.lines():
-            typer.echo(as_options(line))
+        # What a sentence cures is given to iic-segment-raster.
+        for name in names(SegmentSettings):
+            lines = [line.replace(f"`{name}`", f"--{name.replace('_', '-')}") for line in lines]
+        for line in lines:
+            typer.echo(line)
 
 
 @app.command()

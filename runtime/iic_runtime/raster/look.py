@@ -3,6 +3,7 @@
 import logging
 import math
 import warnings
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -17,16 +18,18 @@ from iic_geotools.scene.info import SceneInfo, open_raster
 from iic_geotools.scene.listing import find_scene
 from iic_geotools.scene.products import find_product
 from iic_geotools.scene.scene import SceneSource, value_sample
-from iic_geotools.scene.sensors import COLOURS, pick
+from iic_geotools.scene.sensors import COLOURS, Names, pick
 from iic_geotools.settings import PathLike
 from iic_runtime.model.card import Card
 from iic_runtime.model.select import Model, ModelSelector, ground_resolution
-from iic_runtime.raster.model_input import choose_reading
+from iic_runtime.raster.model_input import BandOrderError, choose_reading
 from iic_runtime.raster.plausibility import FOREIGN, known_spectra, novelty
 
 _LOG = logging.getLogger(__name__)
-SHEET = 480
-"""The longest side in pixels of a picture on the contact sheet."""
+SHEET, GAP, TITLE = 480, 10, 20
+"""The longest side in pixels of a picture on the contact sheet, the gap around it and the height of its title."""
+COMPOSITES = {"true colour": ("red", "green", "blue"), "infrared": ("nir", "red", "green")}
+"""What the contact sheet shows."""
 
 
 @dataclass(frozen=True)
@@ -130,6 +133,7 @@ def look(scene: PathLike, model: Model | None = None, sheet: PathLike | None = N
     product = find_product(str(scene))
     source: SceneSource | None = None
     question: str | None = None
+    doubtful: tuple[Names, ...] = ()
     with rasterio.Env(**network_options(info.path)), warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always", AssumptionWarning)
         card = ModelSelector(model).for_scene(info).card
@@ -137,13 +141,14 @@ def look(scene: PathLike, model: Model | None = None, sheet: PathLike | None = N
             source = choose_reading(info, card, match_gsd=False)
         except IICError as error:
             question = str(error)
+            doubtful = error.readings if isinstance(error, BandOrderError) else ()
         said = [str(entry.message) for entry in told if issubclass(entry.category, AssumptionWarning)]
         known = source.notes if source else ()
         # Warnings name the scene, notes do not.
         notes = (*known, *(text for text in said if text.replace(info.title, "the scene", 1) not in known))
         read = {} if source is None else _read_bands(card, source)
         if sheet is not None:
-            _write_sheet(info, read, Path(sheet))
+            _write_sheet(info, read, doubtful, Path(sheet))
         mask = product.mask if product else None
         return Look(
             title=info.title,
@@ -170,11 +175,12 @@ def _read_bands(card: Card, source: SceneSource) -> dict[str, int]:
 
 def _list_bands(info: SceneInfo, read: dict[str, int]) -> tuple[Band, ...]:
     by_number = {number: name for name, number in read.items()}
-    names = info.bands.certain
-    return tuple(
-        Band(number, description, names[number - 1] or by_number.get(number), by_number.get(number))
-        for number, description in enumerate(info.descriptions, 1)
-    )
+    bands = []
+    for number, description in enumerate(info.descriptions, 1):
+        alpha = "alpha" if info.interpretations[number - 1] == "alpha" else None
+        name = info.bands.certain[number - 1] or by_number.get(number) or alpha
+        bands.append(Band(number, description, name, by_number.get(number)))
+    return tuple(bands)
 
 
 def _novelty(info: SceneInfo, card: Card, source: SceneSource) -> float | None:
@@ -189,24 +195,37 @@ def _novelty(info: SceneInfo, card: Card, source: SceneSource) -> float | None:
     return novelty(card, *known_spectra(card, source, values))
 
 
-def _write_sheet(info: SceneInfo, read: dict[str, int], out: Path) -> None:
-    """Draw the scene in true colour and in infrared next to each other, as far as it has these bands."""
-    from PIL import Image
+def _write_sheet(info: SceneInfo, read: dict[str, int], doubtful: Sequence[Names], out: Path) -> None:
+    """Draw the scene in true colour and in infrared, as far as it has these bands, in each reading that is likely."""
+    from PIL import Image, ImageDraw, ImageFont
 
     from iic_geotools.files import replacement
     from iic_geotools.products.preview import scene_picture
 
-    names = info.bands.readings[0]
-    bands = {name: read.get(name) or (pick(names, name) or (0,))[0] for name in COLOURS}
-    composites = [
-        tuple(bands[name] for name in order) for order in (("red", "green", "blue"), ("nir", "red", "green"))
-    ]
-    shown = [order for order in composites if all(order)] or [(1, 1, 1)]
+    shown: dict[str, tuple[int, ...]] = {}
+    for number, names in enumerate(doubtful or info.bands.readings[:1], 1):
+        bands = {name: read.get(name) or (pick(names, name) or (0,))[0] for name in COLOURS}
+        for title, order in COMPOSITES.items():
+            numbers = tuple(bands[name] for name in order)
+            if all(numbers):
+                listed = ", ".join(f"{name} {band}" for name, band in zip(order, numbers, strict=True))
+                prefix = f"Reading {number}, {title}" if doubtful else title.capitalize()
+                shown[f"{prefix}: {listed}"] = numbers
+    shown = shown or {"Band 1": (1,)}
     width, height = info.grid.width, info.grid.height
-    shrink = min(1.0, SHEET / max(width, height))
-    size = max(1, round(width * shrink)), max(1, round(height * shrink))
+    scale = min(1.0, SHEET / max(width, height))
+    if max(width, height) < SHEET // 2:
+        scale = SHEET // 2 // max(width, height)  # tiny scenes in large pixels
+    size = max(1, round(width * scale)), max(1, round(height * scale))
+    columns = min(2, len(shown))
+    across, down = max(size[0], SHEET // 2) + GAP, size[1] + TITLE + GAP
+    picture = Image.new("RGB", (columns * across + GAP, -(-len(shown) // columns) * down + GAP), "#ffffff")
+    draw, font = ImageDraw.Draw(picture), ImageFont.load_default(TITLE - 6)
     with open_raster(info.path, info.name) as dataset:
         window = Window(0, 0, width, height)
-        pictures = [scene_picture(dataset, window, size, order) for order in shown]
+        for index, (title, numbers) in enumerate(shown.items()):
+            x, y = GAP + index % columns * across, GAP + index // columns * down
+            draw.text((x, y), title, font=font, fill="#444444")
+            picture.paste(Image.fromarray(scene_picture(dataset, window, size, numbers)), (x, y + TITLE))
     with replacement(out) as temporary:
-        Image.fromarray(np.concatenate(pictures, axis=1)).save(temporary, format="PNG")
+        picture.save(temporary, format="PNG")

@@ -107,7 +107,7 @@ def _sample_all(info: SceneInfo, nodata: float | None) -> NDArray[Any]:
         path=info.path,
         bidx=bidx,
         dtype=info.dtypes[0],
-        nodata=nodata if nodata is not None or not values else values[0],
+        nodata=nodata if nodata is not None else values[0] if values else 0.0,
         masked=False,
         fill=(0.0,) * len(bidx),
         name=info.name,
@@ -231,14 +231,28 @@ def _assume(info: SceneInfo, names: tuple[str | None, ...], reason: str) -> tupl
     return names
 
 
+class BandOrderError(SceneError):
+    """Two orders of the bands of a scene are about as probable as each other.
+
+    Args:
+        message: What to do.
+        readings: The names of the bands, in both orders.
+    """
+
+    def __init__(self, message: str, readings: Sequence[tuple[str | None, ...]] = ()) -> None:
+        super().__init__(message)
+        self.readings = tuple(readings)
+
+
 def _ask_for_order(info: SceneInfo, card: Card, readings: Sequence[tuple[str | None, ...]]) -> SceneError:
     orders = [
         ",".join(str(bands[0]) for name in card.bands if (bands := pick(reading, canonical(name))))
         for reading in readings[:2]
     ]
-    return SceneError(
+    return BandOrderError(
         f"It is not clear which bands of {info.title} are {','.join(card.bands)}: their spectra suit `bands` "
-        f"{orders[0]} and {orders[1]} about equally well; give one of them."
+        f"{orders[0]} and {orders[1]} about equally well; give one of them.",
+        readings[:2],
     )
 
 
@@ -260,7 +274,9 @@ def _check_band_names(info: SceneInfo, card: Card, names: tuple[str | None, ...]
     present = [name for name in card.bands if matches[name]]
     order, absent = ",".join(card.bands), " or ".join(missing)
     usable = ",".join(present or map(str, range(1, count + 1)))
-    train = f"train a model on the bands that the scene has ({usable}), with iic-train rasters"
+    train = (
+        f"teach it with clicks in iic-studio, or train a model on its bands ({usable}) with iic-train rasters"
+    )
     kinds = ("alpha" if kind == "alpha" else None for kind in info.interpretations)
     known = list_bands(
         info.descriptions, tuple(name or kind for name, kind in zip(names, kinds, strict=True))

@@ -29,7 +29,7 @@ Floats = NDArray[np.float64]
 LOOKED_AT = 1000
 """Longest side in pixels of the reduced map whose shares are compared."""
 DOMINANT = 0.85
-"""Share of the area above which a class is suspicious."""
+"""Share of the area above which one of three or more classes is suspicious."""
 GREEN, GREEN_WATER = 0.35, 0.1
 """NDVI that water does not have, and the share of it above which it is suspicious."""
 LEAST_WATER = 0.01
@@ -73,7 +73,7 @@ def describe_doubts(plan: Plan, figures: Figures) -> tuple[str, ...]:
     title = plan.scene.title
     cure = CURE.format(Path(title).name or title)
     doubts = []
-    if figures.dominant is not None and figures.share > DOMINANT:
+    if figures.dominant is not None and figures.share > DOMINANT and len(plan.card.classes) > 2:
         name = plan.classes[figures.dominant].name
         doubts.append(f"{100 * figures.share:.0f} % of the map is {name}: if that is not so, {cure}.")
     if figures.green_water is not None and figures.green_water > GREEN_WATER:

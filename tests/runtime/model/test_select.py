@@ -327,20 +327,20 @@ class TestOtherSensors:
         code, output = run(scene, tmp_path / "map.tif")
         assert code == 0
         (line,) = (line for line in output.splitlines() if "the model takes 8 bits" in line)
-        assert line.endswith("becomes 235, and 0 stays 0. Override with --rescale.")
+        assert line.endswith("becomes 235. Override with --rescale.")
 
     def test_no_infrared(self, make_scene: MakeScene, tmp_path: Path) -> None:
         message = self.refused(make_scene(landscape(40, 50, 3)), tmp_path)
         assert "no band named nir (it has 1 red, 2 green, 3 blue)" in message
         assert "aerial takes red,green,blue,nir" in message
         assert message.endswith(
-            "train a model on the bands that the scene has (red,green,blue), with iic-train rasters."
+            "teach it with clicks in iic-studio, or train a model on its bands (red,green,blue) with iic-train rasters."
         )
 
     def test_no_infrared_and_no_names(self, make_scene: MakeScene, tmp_path: Path) -> None:
         message = self.refused(make_scene(landscape(40, 50, 3), descriptions=None), tmp_path)
         assert message.endswith(
-            "train a model on the bands that the scene has (1,2,3), with iic-train rasters."
+            "teach it with clicks in iic-studio, or train a model on its bands (1,2,3) with iic-train rasters."
         )
 
     def test_a_fourth_band_may_be_alpha_or_infrared(self, make_scene: MakeScene, tmp_path: Path) -> None:
@@ -356,7 +356,7 @@ class TestOtherSensors:
         message = self.refused(scene, tmp_path)
         assert "4 alpha" in message
         assert "if it has nir under another name, give --bands in the order red,green,blue,nir" in message
-        assert message.endswith("(red,green,blue), with iic-train rasters.")
+        assert message.endswith("(red,green,blue) with iic-train rasters.")
 
     def test_the_hint_lists_what_the_file_calls_its_bands(
         self, make_scene: MakeScene, tmp_path: Path

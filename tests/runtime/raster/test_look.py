@@ -5,7 +5,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import rasterio
 from PIL import Image
+from rasterio.enums import ColorInterp
 from support.scenes import write_raster
 from typer.testing import CliRunner
 
@@ -35,8 +37,29 @@ def test_no_sentence_is_said_twice() -> None:
 def test_the_contact_sheet_shows_true_colour_and_infrared(tmp_path: Path) -> None:
     look(EXAMPLES / "scene.tif", sheet=tmp_path / "sheet.png")
     with Image.open(tmp_path / "sheet.png") as sheet:
-        assert sheet.width == 2 * 480
-        assert sheet.height == pytest.approx(480 * 403 / 515, abs=1)
+        assert sheet.width == 2 * (480 + 10) + 10
+        assert sheet.height == pytest.approx(480 * 403 / 515 + 20 + 2 * 10, abs=1)
+
+
+def test_both_readings_of_a_doubtful_order_are_asked_for_and_drawn(tmp_path: Path) -> None:
+    with rasterio.open(EXAMPLES / "sentinel2.tif") as dataset:
+        values = np.maximum(dataset.read(window=((0, 200), (0, 200))), 1).astype(np.float64)
+    grey = values[:3].mean(0)
+    noise = np.random.default_rng(0).normal(0, 5, (3, 200, 200))
+    scene = tmp_path / "grey.tif"
+    write_raster(scene, np.maximum(np.stack([*(grey + noise), values[3]]), 1).astype(np.uint16))
+    with rasterio.open(scene, "r+") as dataset:
+        dataset.descriptions = (None,) * 4
+        dataset.colorinterp = [ColorInterp.gray] + [ColorInterp.undefined] * 3
+    seen = look(scene, "satellite", tmp_path / "sheet.png")
+    assert seen.question is not None
+    assert "1,2,3,4" in seen.question
+    assert "3,2,1,4" in seen.question
+    with Image.open(tmp_path / "sheet.png") as sheet:
+        side = 240  # of a scene of 200 px, drawn in its own pixels
+        assert sheet.size == (2 * (side + 10) + 10, 2 * (200 + 20 + 10) + 10)
+    result = CliRunner().invoke(app, ["look", str(scene), "--model", "satellite"])
+    assert "suit --bands " in result.stdout
 
 
 def test_what_must_be_asked_is_a_question_not_an_error(tmp_path: Path) -> None:
