@@ -224,7 +224,9 @@ def test_servers_that_do_not_help(server: WebServer, tmp_path: Path, monkeypatch
 
 
 @pytest.mark.parametrize("digits", [400, 5000])
-def test_numbers_of_many_digits_are_read_as_infinite(item: dict[str, Any], tmp_path: Path, digits: int) -> None:
+def test_numbers_of_many_digits_are_read_as_infinite(
+    item: dict[str, Any], tmp_path: Path, digits: int
+) -> None:
     for asset in item["assets"].values():
         asset["raster:bands"] = [{"scale": 17, "offset": 0}]
     name = write(tmp_path / "s2" / "item.json", item)
