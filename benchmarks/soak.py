@@ -1,9 +1,9 @@
-"""Odd scenes, options, models and labels for as long as one likes: how often they were taken, refused, or wrong.
+"""Odd input, damage, kills, full disks and writers at the same time: how often they were taken, refused, or wrong.
 
     python benchmarks/soak.py --minutes 60
 
 Every case that breaks a promise is printed as it is, and the exit code is then 1. The cases are those of tests/hostile,
-each one new: `--seed` begins another sequence.
+each one new: `--seed` begins another sequence. Full disks are small ones that only root can mount.
 """
 
 import argparse
@@ -13,16 +13,28 @@ import time
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 from support.hostile import cases, check_case
 from support.hostile_labels import check_labels, odd_labels
 from support.hostile_models import check_model, damaged_models, wrong_cards
+from support.hostile_runs import check_damage, odd_runs
+from support.hostile_writes import (
+    QUICK,
+    WRITERS,
+    check_full_disk,
+    check_kill,
+    check_together,
+    make_inputs,
+    small_disk,
+)
 
 BATCH = 50
 Kind = tuple[SearchStrategy[Any], Callable[[Any, Path], bool]]
@@ -33,6 +45,27 @@ KINDS: dict[str, Kind] = {
     "damaged models": (damaged_models(), lambda content, folder: check_model(content, folder / "model.onnx")),
     "labels": (odd_labels(), lambda labels, folder: check_labels(labels, folder) == 0),
 }
+
+
+def more_kinds(folder: Path, disk: Path | None) -> dict[str, Kind]:
+    """Cases that need inputs: damaged runs, kills, writers at the same time, and a full disk if there is one."""
+    inputs = make_inputs(folder)
+    writer, moment = st.sampled_from(list(WRITERS.values())), st.floats(0.0, 1.0)
+    kinds: dict[str, Kind] = {
+        "damaged runs": (
+            odd_runs(inputs / "runs" / "fields"),
+            lambda case, at: check_damage(case, inputs / "runs" / "fields", at),
+        ),
+        "kills": (st.tuples(writer, moment), lambda case, at: check_kill(case[0], inputs, at, 8 * case[1])),
+        "writers at once": (
+            st.sampled_from(QUICK),
+            lambda case, at: check_together(WRITERS[case], inputs, at),
+        ),
+    }
+    if disk is not None:
+        full: SearchStrategy[Any] = st.tuples(writer, st.integers(0, 600_000))
+        kinds["full disks"] = full, lambda case, at: check_full_disk(case[0], inputs, disk, case[1])
+    return kinds
 
 
 def run_batch(kind: Kind, number: int, folder: Path, counts: Counter[str], end: float) -> None:
@@ -75,15 +108,22 @@ def main() -> None:
     )
     parser.add_argument("--minutes", type=float, default=60.0, help="How long to run.")
     parser.add_argument("--seed", type=int, default=0, help="The first batch of cases.")
+    parser.add_argument("--only", help="Kinds of cases, separated by commas; by default all.")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     begun = time.monotonic()
     end = begun + 60 * arguments.minutes
     counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
     number = arguments.seed
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        try:
+            disk = stack.enter_context(small_disk(Path(folder) / "disk", 8000))
+        except PermissionError:
+            disk = None
+        kinds = KINDS | more_kinds(Path(folder) / "inputs", disk)
+        chosen = [name for name in kinds if not arguments.only or name in arguments.only.split(",")]
         while time.monotonic() < end:
-            for name, kind in KINDS.items():
+            for name, kind in ((name, kinds[name]) for name in chosen):
                 if time.monotonic() < end:
                     run_batch(kind, number, Path(folder) / "case", counts[name], end)
             number += 1

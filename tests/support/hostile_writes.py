@@ -102,6 +102,8 @@ WRITERS = {
     "export": Writer(EXPORT, "@runs/fields -o =exported.onnx"),
 }
 """The commands, by name."""
+QUICK = ("stats.gpkg", "stats.csv", "change", "clean", "draw", "assess", "rename", "suggest", "look")
+"""Those that take about a second."""
 
 
 def make_inputs(folder: Path) -> Path:
@@ -193,6 +195,52 @@ CHECKS: dict[str, Callable[[Path], None]] = {
     ".png": _check_end(b"IEND\xaeB`\x82"),
     ".geojson": _check_end(b"}"),
 }
+
+
+def check_kill(writer: Writer, inputs: Path, out: Path, seconds: float) -> bool:
+    """Kill a command after so many seconds, and run it again; return whether it had ended before.
+
+    Raises:
+        AssertionError: A file under a final name is not whole, or the command cannot be run again.
+    """
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir(parents=True)
+    process = writer.start(inputs, out)
+    try:
+        output, _ = process.communicate(timeout=seconds)
+        assert process.returncode == 0, f"{writer.arguments}\n{output}"
+        check_outputs(out)
+        return True
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+    check_outputs(out)
+    for name in ("r", "f"):  # another run of this name would be refused
+        shutil.rmtree(out / "runs" / name, ignore_errors=True)
+    if not any(out.iterdir()) or not writer.copies:
+        again = CliRunner().invoke(import_module(writer.module).app, writer.command(inputs, out))
+        assert again.exit_code == 0 or "exists" in again.output, f"{writer.arguments}\n{again.output}"
+        check_outputs(out)
+        assert list(out.glob(".*")) == []
+    return False
+
+
+def check_together(writer: Writer, inputs: Path, out: Path) -> bool:
+    """Run a command three times at once on the same outputs, one of them as the first process of its namespace.
+
+    Raises:
+        AssertionError: An output is torn, or a command says something unforeseen.
+    """
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir(parents=True)
+    alone = ["unshare", "--pid", "--fork"] if os.name == "posix" and os.geteuid() == 0 else []
+    processes = [writer.start(inputs, out), writer.start(inputs, out), writer.start(inputs, out, *alone)]
+    outputs = [process.communicate()[0] for process in processes]
+    assert not any("not foreseen" in output for output in outputs), outputs
+    assert any(process.returncode == 0 for process in processes), outputs
+    check_outputs(out)
+    assert list(out.glob(".*")) == []
+    return True
 
 
 def check_full_disk(writer: Writer, inputs: Path, disk: Path, free: int) -> bool:

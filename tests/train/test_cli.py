@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 from rasterio.transform import from_origin
 from support.datasets import MAKERS, accept_checksums, make_mnist, write_tiff
+from support.scenes import landscape, write_raster
 from typer.testing import CliRunner
 
+from iic_geotools.errors import UsageError
 from iic_geotools.scene.info import SceneInfo, describe
 from iic_train import __version__
 from iic_train.cli import app
@@ -20,7 +22,7 @@ from iic_train.data.survey import sample_constants
 from iic_train.models.registry import NETWORKS
 from iic_train.recipes import unlabelled
 from iic_train.recipes.presets import PRESETS, UNSUPERVISED
-from iic_train.recipes.rasters import choose_settings
+from iic_train.recipes.rasters import choose_settings, train_rasters
 from iic_train.recipes.registry import RECIPES
 from iic_train.runs import load_run, newest_run
 
@@ -320,3 +322,10 @@ def test_scenes_are_described_and_sampled_once(tmp_path: Path, monkeypatch: pyte
     ]
     call("rasters", raster, "--classes", "3", "--labels", labels, *small)
     assert (len(described), len(sampled)) == (1, 1)
+
+
+def test_windows_much_larger_than_the_scene_are_refused(tmp_path: Path) -> None:
+    scene = write_raster(tmp_path / "scene.tif", landscape(90, 96))
+    with pytest.raises(UsageError, match="`size` must be at most 256"):
+        train_rasters([scene], 3, network="edge-8", size=4096, batch=4, runs=tmp_path / "runs", device="cpu")
+    assert not (tmp_path / "runs").exists()

@@ -58,6 +58,8 @@ SETTINGS = (
     "preset",
 )
 """The settings that `train_rasters` takes."""
+LEAST_LIMIT = 256
+"""Side in pixels of the windows that may be cut from any scene, however small."""
 
 
 def choose_settings(network: str, classes: int, gsd: float | None) -> dict[str, Any]:
@@ -216,5 +218,10 @@ def train_rasters(
     )
     survey = survey_scenes(data)
     config = raster_config(survey, data, classes, settings)
+    most = max(LEAST_LIMIT, 2 * max(max(shape) for shape in survey.scenes.shapes))
+    if (config.size or 0) > most:
+        raise UsageError(
+            f"`size` must be at most {most} for these scenes, not {config.size}: the rest would be empty."
+        )
     _LOG.info(describe_settings(config, survey.scenes.gsd))
     return train(config, survey=survey, **execution)
