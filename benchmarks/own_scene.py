@@ -5,8 +5,7 @@
 DATA holds the folders flair, sentinel2 and pool. Every scene is trained with the defaults alone, for K = number of
 classes and twice that; clusters are named by their majority class, on all labelled pixels at the resolution that the
 defaults read at. k-means sees standardised pixel values of the same pixels. Scenes were chosen by their source, before
-any of them was scored. Clusters are found before features are learnt (docs/training.md), so learning is skipped unless
---features asks for it. Finished rows are kept in the cache, so that the command can be interrupted.
+any of them was scored. Clusters are found before features are learnt (docs/training.md), which --features asks for. Finished rows are kept in the cache, so that the command can be interrupted.
 """
 
 import argparse
@@ -77,7 +76,7 @@ def score(scene: LabelledScene, data: Path, times: int, seed: int, features: boo
     scenes, labels = (sorted(map(str, data.glob(pattern))) for pattern in (scene.scenes, scene.labels))
     if not scenes or len(scenes) != len(labels):
         raise SystemExit(f"{data} has {len(scenes)} scenes and {len(labels)} label rasters of {scene.name}.")
-    settings = {"seed": seed} if features else {"seed": seed, "epochs": 1, "steps": 1}
+    settings = {"seed": seed, **({"epochs": 4, "steps": 75} if features else {})}
     with tempfile.TemporaryDirectory() as folder:
         shares = [share(name, labels) for name in scene.classes]
         present = [name for name, part in zip(scene.classes, shares, strict=True) if part >= RAREST]

@@ -90,6 +90,10 @@ def test_a_run_says_whether_training_changes_the_map(
             for lr in (1e-2, 1e-12)
         ]
     assert np.array_equal(*maps) != changes_the_map
+    rules = choose_settings(network, 3, 10.0)
+    assert (
+        rules["epochs"] * rules["steps"] > 1
+    ) == changes_the_map  # no time for what does not change the map
     assert ("the clusters of the map are those of the start" in caplog.text) != changes_the_map
     assert ("features learning" in caplog.text) != changes_the_map
 

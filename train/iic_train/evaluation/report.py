@@ -85,7 +85,7 @@ def report_page(story: Story) -> str:
         f"<header><h1>{escape(story.title)}</h1>{_facts(story.facts)}</header>",
         _section("Result", _result(story.evaluation, story.held_out)),
         _section("Training", _curves(story)),
-        _section("Clusters", _occupancy(story)),
+        _section("Clusters", _occupancy(story) if "b" in story.heads else ""),
         _section("Pictures", "".join(story.pictures)),
         _section("Settings", _settings(story.config)),
     ]
@@ -141,7 +141,7 @@ def map_pictures(
     names: Sequence[str],
     scale: Callable[[NDArray[Any]], NDArray[Any]],
 ) -> list[str]:
-    """Show images next to their clusters.
+    """Show images next to their clusters, in their mean colours if these are known, with the share of each.
 
     Args:
         predict: Function from raw images [1, C, H, W] to clusters [H, W].
@@ -149,16 +149,26 @@ def map_pictures(
         names: Names of the clusters, for the legend.
         scale: Function from a raw image to values between 0 and 1.
     """
-    palette = np.array([rgb(colour) for colour in colours(len(names))], np.uint8)
-    rows = [_legend(names)]
+    shown_images = []
     for index in np.unique(np.linspace(0, len(images) - 1, min(_PICTURES, len(images)), dtype=int)):
         raw = images.image(int(index))[:, :_PICTURE_SIDE, :_PICTURE_SIDE]
-        clusters = palette[predict(torch.from_numpy(np.ascontiguousarray(raw))[None]).cpu().numpy()]
-        valid = images.valid(int(index))
-        if valid is not None:
-            clusters[~valid[:_PICTURE_SIDE, :_PICTURE_SIDE]] = _NOTHING
-        scaled = scale(raw)
-        shown = [picture(visible(scaled, images.channels), "image")]
+        labels = predict(torch.from_numpy(np.ascontiguousarray(raw))[None]).cpu().numpy()
+        known, scaled = images.valid(int(index)), scale(raw)
+        valid = np.ones(labels.shape, bool) if known is None else known[:_PICTURE_SIDE, :_PICTURE_SIDE]
+        shown_images.append((scaled, visible(scaled, images.channels), labels, valid))
+    owners = np.concatenate([labels[valid] for _, _, labels, valid in shown_images])
+    sizes = np.bincount(owners, minlength=len(names))
+    palette = np.array([rgb(colour) for colour in colours(len(names))], np.uint8)
+    if {"red", "green", "blue"} <= set(images.channels):
+        values = np.concatenate([seen[valid] for _, seen, _, valid in shown_images])
+        for cluster in np.flatnonzero(sizes).tolist():
+            palette[cluster] = values[owners == cluster].mean(0)
+    shares = sizes / max(1, len(owners))
+    rows = [_legend([f"{name}, {share:.1%}" for name, share in zip(names, shares, strict=True)], palette)]
+    for scaled, seen, labels, valid in shown_images:
+        clusters = palette[labels]
+        clusters[~valid] = _NOTHING
+        shown = [picture(seen, "image")]
         if {"nir", "red", "green"} <= set(images.channels):
             infrared = visible(scaled, images.channels, ("nir", "red", "green"))
             shown.append(picture(infrared, "infrared, red, green"))
@@ -175,10 +185,10 @@ def visible(
     return np.asarray((scaled[chosen].clip(0, 1) * 255).round(), np.uint8).transpose(1, 2, 0)
 
 
-def _legend(names: Sequence[str]) -> str:
+def _legend(names: Sequence[str], palette: NDArray[np.uint8]) -> str:
     keys = (
-        f'<span class="key"><i class="patch" style="background:{colour}"></i>{escape(name)}</span>'
-        for name, colour in zip(names, colours(len(names)), strict=True)
+        f'<span class="key"><i class="patch" style="background:#{bytes(colour).hex()}"></i>{escape(name)}</span>'
+        for name, colour in zip(names, palette, strict=True)
     )
     return f'<p class="legend">{"".join(keys)}</p>'
 

@@ -65,8 +65,8 @@ LEAST_LIMIT = 256
 def choose_settings(network: str, classes: int, gsd: float | None) -> dict[str, Any]:
     """Return the settings for a network and the pixels of a scene.
 
-    The rules were found by measurement (docs/own-scene-log.md). A `bank` network learns its features in a minute,
-    whatever the size of the scene; other networks are trained from random initialisation for as long as the paper's.
+    The rules were found by measurement (docs/own-scene-log.md). A `bank` network has its clusters before training, and
+    one step is all that it is trained for by default, as training does not change them; other networks are trained from random initialisation for as long as the paper's.
 
     Args:
         network: Name of a segmentation network.
@@ -81,8 +81,8 @@ def choose_settings(network: str, classes: int, gsd: float | None) -> dict[str, 
         "passes": ("a",) if bank else ("ab",),
         "start": "kmeans" if bank else "random",
         "size": 48 if bank else 96,
-        "epochs": 4 if bank else 20,
-        "steps": 75 if bank else 100,
+        "epochs": 1 if bank else 20,
+        "steps": 1 if bank else 100,
         "batch": 16 if bank else 32,
         "lr": 4e-3 if bank else 1e-3,
         "schedule": "cosine",
