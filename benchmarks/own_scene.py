@@ -5,7 +5,8 @@
 DATA holds the folders flair, sentinel2 and pool. Every scene is trained with the defaults alone, for K = number of
 classes and twice that; clusters are named by their majority class, on all labelled pixels at the resolution that the
 defaults read at. k-means sees standardised pixel values of the same pixels. Scenes were chosen by their source, before
-any of them was scored. Clusters are found before features are learnt (docs/training.md), which --features asks for. Finished rows are kept in the cache, so that the command can be interrupted.
+any of them was scored. Clusters are found before features are learnt (docs/training.md), which --features asks for.
+Finished rows are kept in the cache, so that the command can be interrupted.
 """
 
 import argparse

@@ -66,7 +66,8 @@ def choose_settings(network: str, classes: int, gsd: float | None) -> dict[str, 
     """Return the settings for a network and the pixels of a scene.
 
     The rules were found by measurement (docs/own-scene-log.md). A `bank` network has its clusters before training, and
-    one step is all that it is trained for by default, as training does not change them; other networks are trained from random initialisation for as long as the paper's.
+    one step is all that it is trained for by default, as training does not change them; other networks are trained from
+    random initialisation for as long as the paper's.
 
     Args:
         network: Name of a segmentation network.
