@@ -31,6 +31,7 @@ from scipy import ndimage
 FLAIR3 = ((2, 3, 4), (1, 18), (6, 7, 8, 9, 10, 11, 12, 15, 16, 17))
 RURAL = ((1, 2, 3, 4), (6, 7, 8), (9,), (10,), (11, 12))
 TOWNS = ((1,), (2,), (3,))
+WILD = ((1,), (2,), (4,), (5,), (6,), (7,), (8,))
 COVER = ((1,), (2,), (3,), (5, 6))
 SCENES: dict[str, tuple[str, str, tuple[tuple[int, ...], ...], int, float]] = {
     "zone1": ("flair/zone1", "rgbir", FLAIR3, 4, 0.2),
@@ -45,6 +46,10 @@ FRESH = {
     "s50": ("sentinel2/50", "rgbn", TOWNS, 1, 5.0),
     "s96": ("sentinel2/96", "rgbn", TOWNS, 1, 5.0),
     "chesapeake": ("pool/landsat8_chesapeake/m_3907833_nw_leafon", "rgbn", COVER, 1, 30.0),
+    "zone2": ("flair/zone2part", "rgbir", ((2, 4), (5,), (8,)), 2, 0.2),
+    "ontario": ("pool/landsat_ontario/col_6642_row_7626", "rgbn", WILD, 1, 30.0),
+    "korea": ("pool/s2rgb_korea/202412_7", "rgb", ((3,), (4,), (5,), (1, 2)), 1, 10.0),
+    "houston": ("pool/harvey_uav/6963", "rgb", ((1,), (5,), (6, 22), (14, 19, 26)), 1, 0.2),
 }
 """Scenes that had no part in choosing the method's settings; its figures on the others flatter it."""
 SCENES |= FRESH
@@ -63,7 +68,7 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class LabelledScene:
-    """A scene `[4, H, W]`, its classes `[H, W]` (-1 where there is none), and the folder of what is made from it.
+    """A scene `[bands, H, W]` of RGB or RGB and infrared, its classes `[H, W]` (-1 where there is none), and a folder.
 
     `pixel` is the size of its pixels in metres.
     """
@@ -110,7 +115,9 @@ def load(data: Path, name: str, cache: Path) -> LabelledScene:
         truth[np.isin(labels, group)] = index
     if times > 1:
         height, width = (side // times * times for side in truth.shape)
-        blocks = values[:, :height, :width].reshape(4, height // times, times, width // times, times)
+        blocks = values[:, :height, :width].reshape(
+            len(values), height // times, times, width // times, times
+        )
         values = blocks.mean((2, 4)).round().astype(values.dtype)
         truth = truth[times // 2 : height : times, times // 2 : width : times]
     folder = cache / name
@@ -146,20 +153,22 @@ def scale(values: NDArray[Any]) -> Floats:
 
 
 def pixel_features(values: NDArray[Any]) -> Floats:
-    """Bands and a vegetation index: 5 features."""
+    """Bands, and a vegetation index where there is infrared: 5 or 3 features."""
     scaled = scale(values)
+    if len(scaled) < 4:
+        return scaled
     index = (scaled[3] - scaled[0]) / (np.abs(scaled[3]) + np.abs(scaled[0]) + 0.1)
     return np.concatenate([scaled, index[None]])
 
 
 def context_features(values: NDArray[Any]) -> Floats:
-    """Bands, an index, and at four scales their means, deviations and the gradient of brightness: 33 features."""
+    """Bands, an index, and at four scales means, deviations and the gradient of brightness: 33, or 23 of RGB."""
     pixels = pixel_features(values)
-    bands, index, brightness = pixels[:4], pixels[4], pixels[:3].mean(0)
+    bands, brightness = pixels[: len(values)], pixels[:3].mean(0)
     features = [*pixels]
     for sigma in SIGMAS:
         features += [ndimage.gaussian_filter(band, sigma) for band in bands]
-        for band in (brightness, index):
+        for band in (brightness, *pixels[4:]):
             mean = ndimage.gaussian_filter(band, sigma)
             variance = ndimage.gaussian_filter(band * band, sigma) - mean * mean
             features.append(np.sqrt(np.maximum(variance, 0)))
@@ -221,7 +230,7 @@ def network(scene: LabelledScene) -> Predict:
     def predict(rows: Ints, columns: Ints, classes: Ints, seed: int) -> Ints:
         torch.manual_seed(seed)
         layers: list[nn.Module] = []
-        for before, width, dilation in ((4, 16, 1), (16, 32, 2), (32, 32, 4), (32, 32, 8)):
+        for before, width, dilation in ((len(scene.values), 16, 1), (16, 32, 2), (32, 32, 4), (32, 32, 8)):
             layers += [nn.Conv2d(before, width, 3, dilation=dilation), nn.BatchNorm2d(width), nn.ReLU()]
         model = nn.Sequential(*layers, nn.Conv2d(32, scene.classes, 1))
         optimiser = torch.optim.Adam(model.parameters(), 3e-3, weight_decay=1e-4)
@@ -270,7 +279,7 @@ def write_scene(scene: LabelledScene, image: Path) -> None:
     place = from_origin(WEST, NORTH, scene.pixel, scene.pixel)
     with rasterio.open(image, "w", dtype=scene.values.dtype, transform=place, **profile) as dataset:
         dataset.write(scene.values)
-        dataset.descriptions = ("red", "green", "blue", "nir")
+        dataset.descriptions = ("red", "green", "blue", "nir")[:bands]
 
 
 def write_clicks(path: Path, pixel: float, rows: Ints, columns: Ints, classes: Ints) -> None:
