@@ -3,6 +3,7 @@
     python benchmarks/bundled.py score satellite DATA [--group N]... [--cache FOLDER] [--before FILE]
     python benchmarks/bundled.py score aerial DATA
     python benchmarks/bundled.py locked satellite DATA [--run RUN] [--before FILE]
+    python benchmarks/bundled.py gallery satellite DATA --run RUN --out FILE.jpg
 
 A source is a sensor, a provider and a region. `score` leaves out the groups of sources of the recipe in turn, trains
 the recipe on the others and scores those left out: settings are chosen by this table. `locked` trains on all sources
@@ -11,6 +12,7 @@ when the recipe is final. Both print accuracy, mean IoU and recall per source, w
 of calibration; next to them a random forest on single pixels that learnt from the same labels, and with --before FILE
 an earlier model file. What was trained is kept in FOLDER, so that a second call only scores. With --run, `locked`
 scores a run of `iic-train recipe NAME` and leaves the figures in its folder; `iic-export` puts them on the card.
+`gallery` draws windows of the locked sources that may be shown, each next to its map, right or wrong.
 
 Where labels leave several classes open, as "no building" does, these count as one class if they overlap no other.
 DATA holds the folders flair, naip, pool and sentinel2 (docs/models.md says what they are).
@@ -24,15 +26,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import torch
 from numpy.typing import NDArray
+from PIL import Image
 from sklearn.ensemble import RandomForestClassifier
 
-from iic_runtime import Segmenter
 from iic_train.config import TrainConfig
 from iic_train.finetune.chips import Chip, LabelledChips, read_chips
 from iic_train.finetune.heldout import HELD_OUT, pixel_logs
-from iic_train.finetune.land_cover import BalancedCrops, augment, train_land_cover
+from iic_train.finetune.land_cover import BalancedCrops, train_land_cover
 from iic_train.models.networks import Network
 from iic_train.recipes import aerial, satellite
 from iic_train.recipes.learnt import learnt_config
@@ -45,6 +48,9 @@ MOST_PIXELS = 1_500_000
 WINDOW = 384
 TREES, DEPTH, FOREST_CROPS, PIXELS_PER_CROP = 60, 16, 1200, 60
 BINS = 10
+GALLERY = 12
+SHOWN = ("landsat8_zion", "landsat7_nc", "s2_8bit_wangyi", "s2rgb_korea", "landslide_hokkaido")
+"""Locked sources whose licences are clear."""
 Predict = Callable[[NDArray[Any]], NDArray[np.float32]]
 """From raw pixels `[bands, H, W]` to probabilities `[classes, H, W]`."""
 
@@ -54,7 +60,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("task", choices=["score", "locked"])
+    parser.add_argument("task", choices=["score", "locked", "gallery"])
     parser.add_argument("name", choices=sorted(RECIPES))
     parser.add_argument("data", type=Path)
     parser.add_argument(
@@ -63,6 +69,7 @@ def main() -> None:
     parser.add_argument("--cache", type=Path, default=Path("runs/bundled"))
     parser.add_argument("--before", type=Path, help="an earlier model file, scored next to the recipe")
     parser.add_argument("--run", type=Path, help="a run of the recipe, scored instead of training it again")
+    parser.add_argument("--out", type=Path, help="the picture of `gallery`")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -71,6 +78,9 @@ def main() -> None:
     assert config.finetune is not None
     data = read_chips(config.finetune, config.network)
     recipe = RECIPES[options.name]
+    if options.task == "gallery":
+        draw_gallery(config, data, load_run(options.run).network(), options.out)
+        return
     groups = options.group or list(range(len(recipe.GROUPS)))
     table = Table(config)
     for fold in [recipe.LOCKED_FOLD] if options.task == "locked" else groups:
@@ -81,7 +91,7 @@ def main() -> None:
             network = load_run(options.run).network()
         methods = {"network": network_predict(network), "forest": forest(config, data, left_out)}
         if options.before is not None:
-            methods["before"] = file_predict(options.before)
+            methods["before"] = file_predict(options.before, config.network.clusters_b)
         for method, predict in methods.items():
             table.add(method, data, fold, predict)
     table.show(options.task)
@@ -110,13 +120,14 @@ def network_predict(network: Network) -> Predict:
     return lambda pixels: np.exp(pixel_logs(network, pixels))
 
 
-def file_predict(file: Path) -> Predict:
-    """Return certainty for the labels of a model file, or nothing where it refuses the bands."""
-    segmenter = Segmenter(file)
-    classes = len(segmenter.card.classes)
+def file_predict(file: Path, classes: int) -> Predict:
+    """Return labels and confidence of a model file, whose graph takes the same values as the network."""
+    session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
 
     def predict(pixels: NDArray[Any]) -> NDArray[np.float32]:
-        return np.float32(np.eye(classes)[segmenter(pixels).labels].transpose(2, 0, 1))
+        labels, confidence = session.run(["labels", "confidence"], {"image": pixels[None]})
+        sure = np.float32(confidence[0] / 255)
+        return np.where(np.arange(classes)[:, None, None] == labels[0], sure, 0)
 
     return predict
 
@@ -128,7 +139,7 @@ def forest(config: TrainConfig, data: LabelledChips, left_out: int | None) -> Pr
     members = data.legend.members()
     inputs, labels = [], []
     for _ in range(FOREST_CROPS // 20):
-        crop = augment(crops.draw(rng, 20), config.network.stretch is not None, generator)
+        crop = crops.views(rng, generator, 20)
         for image, mask in zip(crops.encode(crop).flatten(2), crop.codes.flatten(1).numpy(), strict=True):
             single = np.flatnonzero(members[mask].sum(1) == 1)
             some = rng.permutation(single)[:PIXELS_PER_CROP]
@@ -170,13 +181,8 @@ class Table:
             chips = [chip for chip in data.chips if chip.source == source and chip.codes_of(fold).any()]
             for pixels, codes in _windows(chips, fold):
                 for kind, values in self._kinds(pixels):
-                    if method != "before" or kind == "full":
-                        self._count(
-                            (method, self.settings.sources[source].name, kind),
-                            members,
-                            predict(values),
-                            codes,
-                        )
+                    key = (method, self.settings.sources[source].name, kind)
+                    self._count(key, members, predict(values), codes)
 
     def _kinds(self, pixels: NDArray[Any]) -> Iterator[tuple[str, NDArray[Any]]]:
         missing = self.config.network.optional
@@ -220,7 +226,7 @@ class Table:
             error = self._calibration_error((method, source, kind))
             print(
                 f"{source} | {method} | {kind} | {100 * accuracy:.1f} ({100 * iou:.1f}) | {recall} | "
-                f"{'' if method == 'before' else f'{100 * error:.1f}'}"
+                f"{100 * error:.1f}"
             )
         for (method, kind), pairs in sorted(alike.items()):
             accuracy, iou = (100 * float(np.mean(column)) for column in zip(*pairs, strict=True))
@@ -238,8 +244,10 @@ class Table:
             rows.append((accuracy, iou, self._calibration_error(("network", source, kind))))
         means = [float(np.mean(column)) for column in zip(*rows, strict=True)]
         measured_on = f"sources never learnt from: {', '.join(sources)}"
+        sentence = f"{100 * means[0]:.1f} % right, mean IoU {100 * means[1]:.1f} %, on {measured_on}."
         return dict(zip(("accuracy", "mean_iou", "calibration_error"), means, strict=True)) | {
-            "measured_on": measured_on
+            "measured_on": measured_on,
+            "sentence": sentence,
         }
 
     def _calibration_error(self, key: tuple[str, str, str]) -> float:
@@ -277,6 +285,30 @@ def _windows(chips: list[Chip], fold: int) -> Iterator[tuple[NDArray[Any], NDArr
     pixels = sum(codes.size for _, codes in windows)
     step = max(1, -(-pixels // MOST_PIXELS))
     yield from windows[::step]
+
+
+def draw_gallery(config: TrainConfig, data: LabelledChips, network: Network, out: Path) -> None:
+    """Draw twelve windows of locked sources under open licences, spread over them, each next to its map."""
+    assert config.finetune is not None
+    locked = [s for s in range(len(config.finetune.sources)) if config.finetune.sources[s].name in SHOWN]
+    chosen: list[NDArray[Any]] = []
+    for number, source in enumerate(locked):
+        chips = [chip for chip in data.chips if chip.source == source]
+        windows = [pixels for pixels, _ in _windows(chips, satellite.LOCKED_FOLD)]
+        count = GALLERY * (number + 1) // len(locked) - len(chosen)
+        chosen += [windows[i] for i in np.linspace(0, len(windows) - 1, count).round().astype(int)]
+    colours = np.array(
+        [[int(c[i : i + 2], 16) for i in (1, 3, 5)] for c in config.finetune.colours], np.uint8
+    )
+    tiles = []
+    for pixels in chosen:
+        rgb = pixels[:3].astype(np.float32)
+        low, high = np.percentile(rgb, (1, 99))
+        seen = (255 * np.clip((rgb - low) / (high - low), 0, 1) ** 0.8).astype(np.uint8).transpose(1, 2, 0)
+        pair = np.concatenate([seen, colours[pixel_logs(network, pixels).argmax(0)]], 1)
+        tiles.append(np.asarray(Image.fromarray(pair).resize((480, 240), Image.Resampling.BOX)))
+    rows = [np.concatenate(tiles[row : row + 2], 1) for row in range(0, len(tiles), 2)]
+    Image.fromarray(np.concatenate(rows)).save(out, quality=85)
 
 
 if __name__ == "__main__":

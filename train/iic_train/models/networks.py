@@ -22,7 +22,7 @@ from iic_geotools.errors import UsageError
 from iic_train.models.bank import Bank
 from iic_train.models.context import Context
 from iic_train.models.geometry import Geometry, chain_geometry
-from iic_train.models.land_cover import SQUARES, LandCover
+from iic_train.models.land_cover import LandCover
 from iic_train.models.layers import BasicBlock, Front, conv_norm_relu
 from iic_train.models.registry import Family, HeadName, NetworkConfig
 
@@ -46,7 +46,7 @@ class Network(nn.Module):
             self.trunk = Bank(config.channels, config.widths)
             features = self.trunk.out_channels
         elif config.family == "land-cover":
-            self.trunk = LandCover(self.front.out_channels, config.widths, SQUARES[config.beside])
+            self.trunk = LandCover(self.front.out_channels, config.widths)
             features = self.trunk.out_channels
         else:
             self.trunk, features = _TRUNKS[config.family](self.front.out_channels, config.widths)
