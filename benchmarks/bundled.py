@@ -34,13 +34,13 @@ from sklearn.ensemble import RandomForestClassifier
 
 from iic_train.config import TrainConfig
 from iic_train.finetune.chips import Chip, LabelledChips, read_chips
-from iic_train.finetune.heldout import HELD_OUT, pixel_logs
+from iic_train.finetune.heldout import pixel_logs
 from iic_train.finetune.land_cover import BalancedCrops, train_land_cover
 from iic_train.models.networks import Network
 from iic_train.recipes import aerial, satellite
 from iic_train.recipes.learnt import learnt_config
 from iic_train.recipes.registry import LEARNT_RECIPES
-from iic_train.runs import load_run
+from iic_train.runs import HELD_OUT, load_run
 
 RECIPES = {"satellite": satellite, "aerial": aerial}
 MOST_PIXELS = 1_500_000

@@ -33,6 +33,8 @@ PUBLIC_NAMES = {
             "TrainConfig",
             "evaluate",
             "find_run",
+            "finetune_scenes",
+            "learn",
             "load_run",
         ),
         *("resume", "train", "train_preset", "train_rasters", "train_recipe", "write_report"),

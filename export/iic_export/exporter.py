@@ -40,7 +40,6 @@ from iic_runtime.model.card import Card, FeatureGroup, Origin, Precision
 from iic_runtime.model.engine_card import ENGINE_SUFFIX
 from iic_runtime.model.onnx_head import FEATURES, PROBABILITIES
 from iic_runtime.model.select import record_export
-from iic_train.finetune.heldout import held_out_figures
 from iic_train.runs import find_run
 
 TIMED_RUNS = 3
@@ -370,7 +369,7 @@ def _labels_seen(head: TrainedHead, named: NamedClusters | None) -> str:
 
 def _held_out_accuracy(head: TrainedHead) -> dict[str, dict[str, float]]:
     """What the run measured on places that it left out in turn; nothing if it measured nothing."""
-    figures = held_out_figures(head.run)
+    figures = head.run.held_out()
     if figures is None:
         return {}
     where = figures.get("measured_on", LEFT_OUT)
@@ -378,7 +377,7 @@ def _held_out_accuracy(head: TrainedHead) -> dict[str, dict[str, float]]:
 
 
 def _reliability(head: TrainedHead) -> dict[str, float | str]:
-    figures = held_out_figures(head.run)
+    figures = head.run.held_out()
     if figures is None:
         return {}
     return {

@@ -74,7 +74,7 @@ def run_baseline(
         open_dataset_of(config, download=download),
         standardise=standardise,
         sample=sample,
-        device=choose_device(device),
+        device=device,
         progress=progress,
     )
 
@@ -92,7 +92,7 @@ def score_baseline(
     *,
     standardise: bool | None = None,
     sample: int | None = None,
-    device: torch.device | str = "cpu",
+    device: str = "cpu",
     progress: OnProgress = silent,
 ) -> Evaluation:
     """Score a baseline for a run with these settings.
@@ -106,7 +106,7 @@ def score_baseline(
         standardise: For `kmeans`, as `kmeans_baseline` says.
         sample: Number of images or pixels from which k-means computes its centres, or which spectral clustering joins
             in a graph.
-        device: Device on which networks compute; k-means computes on the CPU.
+        device: `auto`, `cpu` or `cuda`; k-means computes on the CPU.
         progress: Function that takes reports of progress.
 
     Raises:
@@ -132,15 +132,16 @@ def score_baseline(
     if kind == "spectral":
         return _score_spectral(config, dataset, SAMPLE_IMAGES if sample is None else sample)
     torch.manual_seed(config.seed)
-    network = Network(config.network).to(device)
+    chosen = choose_device(device)
+    network = Network(config.network).to(chosen)
     if kind == "random":
-        calibrate(network, config, dataset, device)  # else nearly everything falls into one cluster
+        calibrate(network, config, dataset, chosen)  # else nearly everything falls into one cluster
         return evaluate_network(network, config, dataset)
     if kind == "sift":
         features = sift_features(network, config)
     else:
-        features = _learn(kind, network, config, dataset, sample, device, progress)
-    return cluster_features(features, config, dataset, sample=sample, device=device)
+        features = _learn(kind, network, config, dataset, sample, chosen, progress)
+    return cluster_features(features, config, dataset, sample=sample, device=chosen)
 
 
 def _learn(

@@ -1,6 +1,8 @@
 from .config import TrainConfig as TrainConfig
 from .evaluation.evaluate import evaluate as evaluate
 from .evaluation.report import write_report as write_report
+from .finetune.pixel_runs import finetune_scenes as finetune_scenes
+from .finetune.pixel_runs import learn as learn
 from .models.networks import Network as Network
 from .models.registry import NetworkConfig as NetworkConfig
 from .recipes.rasters import train_rasters as train_rasters

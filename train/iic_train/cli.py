@@ -5,14 +5,15 @@ import os
 import shlex
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
+import iic_train  # whose names are imported when they are used: help needs no PyTorch
 from iic_geotools.classmap.classes import MAX_CLASSES
 from iic_geotools.cli import App, AsJson, Display, Given, Shell, Version
 from iic_geotools.cli.options import LabelField
-from iic_geotools.errors import UsageError
+from iic_geotools.errors import DataError, UsageError
 from iic_geotools.settings import PathLike, Settings, setting
 from iic_train.config import (
     BASELINES,
@@ -29,10 +30,6 @@ from iic_train.finetune.settings import SCENES_DEFAULTS, Mode
 from iic_train.recipes.presets import OVERCLUSTERED, PRESETS, UNSUPERVISED
 from iic_train.recipes.rasters import FINE, NETWORK, choose_settings, train_rasters
 from iic_train.recipes.registry import RECIPES, train_preset, train_recipe
-
-if TYPE_CHECKING:
-    from iic_train.evaluation.evaluate import Evaluation
-    from iic_train.runs import Run
 
 RUNS = Path("runs")
 
@@ -96,32 +93,29 @@ def evaluate(
 ) -> None:
     """Accuracy, mean IoU, NMI and ARI of a run against labels that training never saw."""
     from iic_research.baselines import score_baseline
-    from iic_train.distributed import choose_device
-    from iic_train.evaluation.evaluate import evaluate as evaluate_run
-    from iic_train.evaluation.report import write_report
-    from iic_train.finetune.heldout import read_held_out
-    from iic_train.runs import find_run
 
-    opened = find_run(run, runs)
+    opened = iic_train.find_run(run, runs)
     if opened.config.finetune is not None:
-        figures = read_held_out(opened)
+        figures = opened.held_out()
+        if figures is None:
+            raise DataError(
+                f"The run {opened.id} learnt from all of its labels and left no place out, so its quality was not "
+                "measured: train it again with `folds` above 1 and labels in places apart from each other."
+            )
         typer.echo(json.dumps(figures, indent=1) if as_json else figures["sentence"])
         return
     dataset = opened.dataset()
     if baseline is not None:
-        evaluation = score_baseline(baseline, opened.config, dataset, device=choose_device(device))
+        evaluation = score_baseline(baseline, opened.config, dataset, device=device)
     else:
-        evaluation = evaluate_run(opened, dataset, checkpoint=checkpoint, device=choose_device(device))
-        write_report(opened, dataset, checkpoint=checkpoint)
-    typer.echo(json.dumps(evaluation.to_json(), indent=1) if as_json else describe(evaluation))
+        evaluation = iic_train.evaluate(opened, dataset, checkpoint=checkpoint, device=device)
+        iic_train.write_report(opened, dataset, checkpoint=checkpoint)
+    typer.echo(json.dumps(evaluation.to_json(), indent=1) if as_json else evaluation.describe())
 
 
 def report(shell: Shell, run: RunFolder = None, runs: Runs = RUNS) -> None:
     """Write the page of a run, report.html, again."""
-    from iic_train.evaluation.report import write_report
-    from iic_train.runs import find_run
-
-    typer.echo(write_report(find_run(run, runs)))
+    typer.echo(iic_train.write_report(iic_train.find_run(run, runs)))
 
 
 def baseline(
@@ -175,38 +169,13 @@ def baseline(
             device=device,
             progress=progress,
         )
-    typer.echo(json.dumps(evaluation.to_json(), indent=1) if as_json else describe(evaluation))
+    typer.echo(json.dumps(evaluation.to_json(), indent=1) if as_json else evaluation.describe())
 
 
-def describe(evaluation: "Evaluation") -> str:
-    """Return an evaluation in a few lines."""
-    accuracies = evaluation.accuracies
-    mean = sum(accuracies) / len(accuracies)
-    deviation = (sum((value - mean) ** 2 for value in accuracies) / len(accuracies)) ** 0.5
-    chosen = evaluation.sub_heads[evaluation.chosen]
-    matching = evaluation.protocol.replace("_", "-")
-    lines = [
-        f"accuracy {evaluation.accuracy:.2%} ({matching}, sub-head {evaluation.chosen}, chosen by loss), "
-        f"mean IoU {evaluation.scores(evaluation.chosen).mean_iou:.2%}, NMI {chosen.nmi:.3f}, ARI {chosen.ari:.3f}",
-        f"sub-heads {', '.join(f'{value:.2%}' for value in accuracies)}: mean {mean:.2%}, deviation {deviation:.2%}",
-        f"picked by labels: sub-head {evaluation.label_picked}, {max(accuracies):.2%}",
-    ]
-    if matching == "one-to-one":
-        lines.append(f"many-to-one instead: {chosen.many_to_one.accuracy:.2%}")
-    lines += [
-        f"with {share.fraction:.0%} of the labels: {share.accuracy:.2%} +- {share.deviation:.2%}"
-        for share in evaluation.fewer_labels
-        if share.fraction < 1
-    ]
-    return "\n".join(lines)
-
-
-def echo_end(run: "Run", page: Path) -> None:
+def echo_end(run: "iic_train.Run", page: Path) -> None:
     """Print where a finished run is, and the command that exports it."""
-    from iic_train.runs import newest_run
-
     typer.echo(f"{run.path}: weights, metrics and {page.name}")
-    newest = run.path.parent == RUNS and newest_run(RUNS).path == run.path
+    newest = run.path.parent == RUNS and iic_train.find_run(None, RUNS).path == run.path
     typer.echo(f"Next: iic-export --best-subhead{'' if newest else ' ' + shlex.quote(str(run.path))}")
 
 
@@ -252,17 +221,13 @@ def finetune(
     device: DeviceName = "auto",
 ) -> None:
     """Fine-tune a run with labels: of pixels (--labels), or of the images of its data set, as for STL10."""
-    from iic_train.runs import find_run
-
     scene_options = {"scenes": scenes, "label_class": label_class, "label_field": label_field, "name": name}
     settings = {"mode": mode, "folds": folds, **training}
     settings = {option: value for option, value in settings.items() if value is not None}
     with display.show_progress() as progress:
         if labels:
-            from iic_train.finetune.pixel_runs import finetune_scenes
-
-            tuned = finetune_scenes(
-                find_run(run, runs),
+            tuned = iic_train.finetune_scenes(
+                iic_train.find_run(run, runs),
                 labels,
                 replace(SCENES_DEFAULTS, **settings),
                 scenes=scenes or (),
@@ -279,32 +244,28 @@ def finetune(
         of_pixels = {**scene_options, **{option: settings.get(option) for option in ("steps", "lr", "mode")}}
         if given := [f"`{option}`" for option, value in of_pixels.items() if value is not None]:
             raise UsageError(f"Without `labels` there is no use for {', '.join(given)}.")
-        from iic_train.distributed import choose_device
         from iic_train.finetune.image_runs import FinetuneSettings, finetune_folds, finetune_run
 
         image_settings = FinetuneSettings(**training)
-        opened, chosen = find_run(run, runs), choose_device(device)
+        opened = iic_train.find_run(run, runs)
         if folds:
             result = finetune_folds(
-                opened, image_settings, folds=folds, checkpoint=checkpoint, device=chosen, progress=progress
+                opened, image_settings, folds=folds, checkpoint=checkpoint, device=device, progress=progress
             )
             typer.echo(
                 f"accuracy {result.mean:.2%} +- {result.deviation:.2%} over {len(result.accuracies)} folds"
             )
             return
         finetuned = finetune_run(
-            opened, image_settings, checkpoint=checkpoint, device=chosen, progress=progress
+            opened, image_settings, checkpoint=checkpoint, device=device, progress=progress
         )
         typer.echo(f"accuracy {finetuned.accuracy:.2%} after the last epoch")
 
 
-def finish_learning(run: "Run", quiet: bool) -> None:
+def finish_learning(run: "iic_train.Run", quiet: bool) -> None:
     """Write the page of a run that learnt from labels, and print how good it is and where."""
-    from iic_train.evaluation.report import write_report
-    from iic_train.finetune.heldout import held_out_figures
-
-    page = write_report(run)
-    figures = held_out_figures(run)
+    page = iic_train.write_report(run)
+    figures = run.held_out()
     if not quiet:
         if figures is not None:
             typer.echo(figures["sentence"])
@@ -429,32 +390,26 @@ def resume(
     workers: Annotated[int | None, typer.Option(min=0, help="Number of processes that read ahead.")] = None,
 ) -> None:
     """Resume an interrupted run from where it was last saved, as if it had not stopped."""
-    from iic_train.runs import find_run
-    from iic_train.trainer import resume as resume_run
-
     with display.show_progress() as progress:
-        folder = find_run(run, runs).path
-        resumed = resume_run(folder, device=device, workers=workers, progress=progress, **training)
+        folder = iic_train.find_run(run, runs).path
+        resumed = iic_train.resume(folder, device=device, workers=workers, progress=progress, **training)
         _finish(resumed, device, display.quiet)
 
 
-def _finish(run: "Run", device: str, quiet: bool) -> None:
+def _finish(run: "iic_train.Run", device: str, quiet: bool) -> None:
     """Evaluate a finished run on its device if it has labels, write its page, and print where it is."""
     if os.environ.get("RANK", "0") != "0":
         return
     if run.config.finetune is not None:
         finish_learning(run, quiet)
         return
-    from iic_train.distributed import choose_device
-    from iic_train.evaluation.evaluate import evaluate as evaluate_run
-    from iic_train.evaluation.report import write_report
 
     dataset = run.dataset()
     if dataset.classes:
-        evaluation = evaluate_run(run, dataset, device=choose_device(device))
+        evaluation = iic_train.evaluate(run, dataset, device=device)
         if not quiet:
-            typer.echo(describe(evaluation))
-    page = write_report(run, dataset)
+            typer.echo(evaluation.describe())
+    page = iic_train.write_report(run, dataset)
     if not quiet:
         echo_end(run, page)
 

@@ -39,6 +39,7 @@ from iic_geotools.files import check_name, replacement, write_atomically, writin
 from iic_geotools.settings import PathLike, from_plain
 from iic_train.config import TrainConfig, reading
 from iic_train.data.base import Dataset
+from iic_train.data.training_data import open_dataset_of
 from iic_train.models.networks import Network
 from iic_train.models.registry import NetworkConfig
 
@@ -46,6 +47,8 @@ FACTS = {"fingerprint": str | None, "dtype": str | None, "gsd": float | None}
 """Types of the facts about data that a run is used by."""
 START_AGAIN = "remove it to start the run again from its first epoch"
 CONFIG, METRICS, STATE = "config.json", "metrics.jsonl", "state.pt"
+HELD_OUT = "heldout.json"
+"""Figures of the places left out, in the folder of a run that learnt from labels."""
 Checkpoint = Literal["best", "last"]
 """The epoch with the lowest loss of head B, or the last epoch."""
 
@@ -81,9 +84,16 @@ class Run:
 
     def dataset(self) -> Dataset:
         """Return the images that the run was trained on; without labels they have no classes."""
-        from iic_train.data.training_data import open_dataset_of
-
         return self.opened or open_dataset_of(self.config)
+
+    def held_out(self) -> dict[str, Any] | None:
+        """Return the figures of the places left out by a run that learnt from labels; None if there are none."""
+        file = self.path / HELD_OUT
+        if not file.is_file():
+            return None
+        with reading(file):
+            figures: dict[str, Any] = json.loads(file.read_bytes())
+            return {**figures, "sentence": str(figures["sentence"])}
 
     def network(self, checkpoint: Checkpoint = "best") -> Network:
         """Return the trained network with all heads and sub-heads, in eval mode on the CPU."""

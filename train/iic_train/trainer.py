@@ -40,6 +40,7 @@ from iic_train.distributed import (
 )
 from iic_train.evaluation.evaluate import follow_accuracy
 from iic_train.evaluation.simplex import keep_simplex
+from iic_train.finetune.pixel_runs import resume_learning
 from iic_train.losses.objective import Terms
 from iic_train.losses.step import StepObjective, plain_views, slices_of, step_objective
 from iic_train.models.bank import Bank
@@ -238,8 +239,6 @@ def resume(
     with join_ranks(device) as (ranks, chosen):
         resumed = load_run(run)
         if resumed.config.finetune is not None:
-            from iic_train.finetune.pixel_runs import resume_learning
-
             if micro_batch is not None:
                 raise UsageError("`micro_batch` is for runs that learn without labels.")
             return resume_learning(resumed, epochs=epochs, device=device, progress=progress)

@@ -15,10 +15,9 @@ from support.scenes import write_points, write_raster
 from iic_geotools.errors import DataError, IICError, UsageError
 from iic_train.config import TrainConfig
 from iic_train.finetune.chips import read_chips
-from iic_train.finetune.heldout import HELD_OUT, held_out_figures
 from iic_train.finetune.pixel_runs import finetune_config, finetune_scenes, learn
 from iic_train.finetune.settings import Meaning, ScenesSettings, class_names, parse_meanings
-from iic_train.runs import Run, load_run
+from iic_train.runs import HELD_OUT, Run, load_run
 from iic_train.trainer import resume
 
 torch.set_num_threads(1)
@@ -63,7 +62,7 @@ def test_a_few_clicks_make_a_run_with_named_classes(
     assert tuned.config.finetune is not None
     assert tuned.config.finetune.classes == ("bright", "dark")
     assert accuracy(tuned, folder / "scene.tif", bright) > 0.9
-    figures = held_out_figures(tuned)
+    figures = tuned.held_out()
     assert figures is not None
     assert figures["mode"] == "head"
     assert figures["pixels"] == 20

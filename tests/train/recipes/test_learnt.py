@@ -12,7 +12,6 @@ from support.scenes import write_raster
 
 from iic_geotools.errors import DataError
 from iic_train.config import TrainConfig
-from iic_train.finetune.heldout import held_out_figures
 from iic_train.finetune.settings import FinetuneConfig, LabelSource, Meaning
 from iic_train.models.networks import Network
 from iic_train.models.registry import NetworkConfig
@@ -78,7 +77,7 @@ def test_a_recipe_is_one_command(folder: Path, monkeypatch: pytest.MonkeyPatch) 
     assert run.data["attribution"] == "made for tests"
     assert run.data["gsd_range"] == (1.0, 2.0)
     assert run.config.data.rescale == "reflectance"
-    figures = held_out_figures(run)
+    figures = run.held_out()
     assert figures is not None
     assert figures["folds"] == 2
     assert figures["pixels"] == 3 * 40 * 56

@@ -5,13 +5,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from iic_geotools.errors import UsageError
 from iic_geotools.progress import OnProgress, silent
 from iic_train.config import TrainConfig
+from iic_train.data import coco, images, potsdam
 from iic_train.data.base import Dataset
 from iic_train.data.loader import ImageSource, Source
+from iic_train.data.rasters import Windows, raster_dataset
 from iic_train.data.scene_reader import Scenes
 from iic_train.data.survey import Survey, describe_scenes, survey_scenes
+from iic_train.finetune.chips import Chip, read_chips
 
 IMAGE_SETS = ("mnist", "fashion-mnist", "cifar10", "cifar100-20", "stl10")
 """Data sets of images that torchvision reads and can download."""
@@ -73,8 +79,6 @@ def open_training_data(
 
 
 def _open_rasters(config: TrainConfig, survey: Survey | None) -> TrainingData:
-    from iic_train.data.rasters import Windows, raster_dataset
-
     survey = survey or survey_scenes(config.data, config.network.channels, config.network.offset)
     windows = Windows(survey.scenes, config.size or 0, survey.valid_shares)
     facts = {
@@ -91,12 +95,8 @@ def open_dataset_of(config: TrainConfig, *, download: bool = False, progress: On
     """Open the images that a run is evaluated on; without labels they have no classes."""
     data = config.data
     if config.finetune is not None:
-        from iic_train.finetune.chip_images import chip_dataset
-
         return chip_dataset(config)
     if data.name == "rasters":
-        from iic_train.data.rasters import raster_dataset
-
         scenes = describe_scenes(data, config.network.channels).with_fill(config.network.offset)
         return raster_dataset(data, scenes)
     return open_dataset(
@@ -142,15 +142,40 @@ def open_dataset(
         raise UsageError(f"There is no data set {name!r}; choose one of {', '.join(DATASETS)}.")
     folder = data_root(root)
     if name in IMAGE_SETS:
-        from iic_train.data import images
-
         return images.read(name, folder, overcluster=overcluster, unlabelled=unlabelled, download=download)
     if download:
         raise UsageError(f"`download` does not know {name}: leave it out to see where to get the files.")
     if name.startswith("coco"):
-        from iic_train.data import coco
-
         return coco.read(name, folder, overcluster=overcluster)
-    from iic_train.data import potsdam
-
     return potsdam.read(name, folder, overcluster=overcluster, unlabelled=unlabelled, progress=progress)
+
+
+class ChipImages:
+    """Chips as images; their labels were learnt from, so they are not shown as something to be measured on."""
+
+    def __init__(self, chips: list[Chip], channels: tuple[str, ...]) -> None:
+        self.chips = chips
+        self.channels = channels
+
+    def __len__(self) -> int:
+        return len(self.chips)
+
+    def image(self, index: int) -> NDArray[Any]:
+        """Return chip `index` as [C, H, W]."""
+        return self.chips[index].pixels
+
+    def label(self, index: int) -> None:
+        """Return None: labels that were learnt from measure nothing."""
+        return
+
+    def valid(self, index: int) -> NDArray[np.bool_] | None:
+        """Every pixel of a chip may be shown."""
+        return None
+
+
+def chip_dataset(config: TrainConfig) -> Dataset:
+    """Read the chips that a run learnt from."""
+    if config.finetune is None:
+        raise UsageError("The run did not learn from labels.")
+    images = ChipImages(read_chips(config.finetune, config.network).chips, config.network.channels)
+    return Dataset("labels", True, images, images, map=images, test=images, classes=())

@@ -19,7 +19,7 @@ from iic_geotools.files import write_atomically
 from iic_train.config import TrainConfig
 from iic_train.data.base import Dataset, Images, Subset
 from iic_train.data.loader import labelled_batches
-from iic_train.distributed import explain_full_memory
+from iic_train.distributed import choose_device, explain_full_memory
 from iic_train.models.networks import Network
 from iic_train.runs import Checkpoint, Run
 from iic_train.views.pairs import central_views
@@ -225,6 +225,29 @@ class Evaluation:
             "label_picked": {"sub_head": self.label_picked, "accuracy": float(accuracies.max())},
         }
 
+    def describe(self) -> str:
+        """Return an evaluation in a few lines."""
+        accuracies = self.accuracies
+        mean = sum(accuracies) / len(accuracies)
+        deviation = (sum((value - mean) ** 2 for value in accuracies) / len(accuracies)) ** 0.5
+        chosen = self.sub_heads[self.chosen]
+        matching = self.protocol.replace("_", "-")
+        lines = [
+            f"accuracy {self.accuracy:.2%} ({matching}, sub-head {self.chosen}, chosen by loss), "
+            f"mean IoU {self.scores(self.chosen).mean_iou:.2%}, NMI {chosen.nmi:.3f}, ARI {chosen.ari:.3f}",
+            f"sub-heads {', '.join(f'{value:.2%}' for value in accuracies)}: "
+            f"mean {mean:.2%}, deviation {deviation:.2%}",
+            f"picked by labels: sub-head {self.label_picked}, {max(accuracies):.2%}",
+        ]
+        if matching == "one-to-one":
+            lines.append(f"many-to-one instead: {chosen.many_to_one.accuracy:.2%}")
+        lines += [
+            f"with {share.fraction:.0%} of the labels: {share.accuracy:.2%} +- {share.deviation:.2%}"
+            for share in self.fewer_labels
+            if share.fraction < 1
+        ]
+        return "\n".join(lines)
+
 
 def evaluate_clusters(
     predict: Predict,
@@ -302,7 +325,7 @@ def evaluate(
     dataset: Dataset | None = None,
     *,
     checkpoint: Checkpoint = "best",
-    device: torch.device | str = "cpu",
+    device: str = "cpu",
     batch_size: int | None = None,
 ) -> Evaluation:
     """Evaluate the trained network of a run and write the figures to its folder as `evaluation.json`.
@@ -311,13 +334,13 @@ def evaluate(
         run: A run that finished an epoch.
         dataset: Images to evaluate on; by default those that the run was trained on.
         checkpoint: The epoch with the lowest loss, or the last one.
-        device: Device to compute on.
+        device: `auto`, `cpu` or `cuda`.
         batch_size: Number of images that are predicted at once; by default it depends on their kind.
     """
     choice = run.choice(checkpoint)
     with explain_full_memory("evaluate on another `device`, such as cpu"):
         evaluation = evaluate_network(
-            run.network(checkpoint).to(device),
+            run.network(checkpoint).to(choose_device(device)),
             run.config,
             dataset or run.dataset(),
             chosen=choice.sub_head,

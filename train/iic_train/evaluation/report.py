@@ -27,7 +27,6 @@ from iic_train.evaluation.plots import (
     simplex_series,
 )
 from iic_train.evaluation.simplex import KEPT_IMAGES, cluster_probabilities, even_sample, read_simplex
-from iic_train.finetune.heldout import held_out_figures
 from iic_train.runs import Checkpoint, Choice, Run
 from iic_train.views.settings import ImagePairs
 from iic_train.watch import FIXED_CLUSTERS
@@ -381,7 +380,7 @@ def write_report(run: Run, dataset: Dataset | None = None, *, checkpoint: Checkp
             heads=_run_heads(run),
             chosen=choice.sub_head,
             evaluation=evaluation,
-            held_out=held_out_figures(run),
+            held_out=run.held_out(),
             losses=[(row["epoch"], row["loss"]) for row in run.metrics() if not row["train"]],
             pictures=_run_pictures(run, dataset, checkpoint, _cluster_names(run, evaluation)),
             config={"config": run.config.to_json(), "data": dict(run.data), "versions": dict(run.versions)},

@@ -1,31 +1,22 @@
 """How good a network is on places that it did not learn from, and how sure it may be."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from iic_geotools.errors import DataError
-from iic_train.config import reading
 from iic_train.finetune.chips import LabelledChips
 from iic_train.models.networks import Network
-
-if TYPE_CHECKING:
-    from iic_train.runs import Run
 
 KEPT_PIXELS = 2000
 """Number of labelled pixels of a chip whose probabilities are kept to find the temperature."""
 TEMPERATURES = np.linspace(0.5, 4.0, 36)
 BINS = 15
 """Number of bins of the calibration error."""
-
-HELD_OUT = "heldout.json"
-"""Figures of the places left out, in the folder of a run that learnt from labels."""
 
 
 @dataclass
@@ -169,31 +160,6 @@ def class_logs(network: Network, scaled: Tensor, features: Tensor | None = None)
         return logits.log_softmax(1)
     cells = network.probabilities(features)
     return network.upsample(cells, scaled.shape[-2], scaled.shape[-1])[:, 0].clamp_min(1e-8).log()
-
-
-def held_out_figures(run: "Run") -> dict[str, Any] | None:
-    """Return the figures of the places left out, or None if there are none."""
-    file = run.path / HELD_OUT
-    if not file.is_file():
-        return None
-    with reading(file):
-        figures: dict[str, Any] = json.loads(file.read_bytes())
-        return {**figures, "sentence": str(figures["sentence"])}
-
-
-def read_held_out(run: "Run") -> dict[str, Any]:
-    """Return the figures of the places left out.
-
-    Raises:
-        DataError: Nothing was left out, so nothing was measured.
-    """
-    figures = held_out_figures(run)
-    if figures is None:
-        raise DataError(
-            f"The run {run.id} learnt from all of its labels and left no place out, so its quality was not measured: "
-            "train it again with `folds` above 1 and labels in places apart from each other."
-        )
-    return figures
 
 
 def describe_choice(figures: Mapping[str, Any]) -> str:

@@ -27,6 +27,7 @@ from iic_train.config import reading
 from iic_train.data import data_root, open_dataset
 from iic_train.data.base import Dataset, Images, Subset
 from iic_train.data.images import read_folds
+from iic_train.distributed import choose_device
 from iic_train.models.networks import Network, init_resnet
 from iic_train.runs import Checkpoint, Run
 from iic_train.views.pairs import image_views
@@ -274,7 +275,7 @@ def finetune_run(
     settings: FinetuneSettings | None = None,
     *,
     checkpoint: Checkpoint = "best",
-    device: torch.device | str = "cpu",
+    device: str = "cpu",
     progress: OnProgress = silent,
 ) -> Finetuned:
     """Fine-tune the trunk of a run with the labels of its data set's training part.
@@ -286,7 +287,7 @@ def finetune_run(
         run: A run on images that finished an epoch.
         settings: How to fine-tune; by default the published settings.
         checkpoint: The epoch with the lowest loss, or the last one.
-        device: Device to compute on.
+        device: `auto`, `cpu` or `cuda`.
         progress: Function that takes reports of progress.
 
     Raises:
@@ -313,7 +314,7 @@ def finetune_run(
 
     return finetune(
         *(run.network(checkpoint), pairs, dataset.map, dataset.test, len(dataset.classes), settings),
-        device=device,
+        device=choose_device(device),
         progress=progress,
         keep=keep,
     )
@@ -342,7 +343,7 @@ def finetune_folds(
     *,
     folds: int | None = None,
     checkpoint: Checkpoint = "best",
-    device: torch.device | str = "cpu",
+    device: str = "cpu",
     progress: OnProgress = silent,
 ) -> Folds:
     """Fine-tune a run on each of its data set's folds and test each time on the whole test part.
@@ -355,7 +356,7 @@ def finetune_folds(
         settings: How to fine-tune; by default the published settings.
         folds: Number of folds to take, the first ones; all by default.
         checkpoint: The epoch with the lowest loss, or the last one.
-        device: Device to compute on.
+        device: `auto`, `cpu` or `cuda`.
         progress: Function that takes reports of progress.
 
     Raises:
@@ -371,7 +372,7 @@ def finetune_folds(
         finetuned = finetune(
             *(run.network(checkpoint), pairs, Subset(dataset.map, indices), dataset.test),
             *(len(dataset.classes), settings),
-            device=device,
+            device=choose_device(device),
             progress=progress,
         )
         accuracies.append(finetuned.accuracy)

@@ -27,9 +27,10 @@ from iic_geotools.scene.labels import NOT_LABELLED, open_labels
 from iic_geotools.tiling import Rect
 from iic_train.config import DataConfig, TrainConfig, reading
 from iic_train.data.loader import Source
+from iic_train.data.training_data import open_training_data
 from iic_train.distributed import choose_device
 from iic_train.finetune.chips import LabelledChips, read_chips, scene_classes
-from iic_train.finetune.heldout import HELD_OUT, HeldOut, describe_choice, held_out_figures, score_fold
+from iic_train.finetune.heldout import HeldOut, describe_choice, score_fold
 from iic_train.finetune.land_cover import train_land_cover
 from iic_train.finetune.learner import Learner
 from iic_train.finetune.linear_head import correct_logits, fit_head
@@ -44,7 +45,7 @@ from iic_train.finetune.settings import (
     without_temperature,
 )
 from iic_train.models.networks import Network
-from iic_train.runs import START_AGAIN, STATE, Checkpoint, Choice, Run, create_run, load_run
+from iic_train.runs import HELD_OUT, START_AGAIN, STATE, Checkpoint, Choice, Run, create_run, load_run
 from iic_train.views.settings import Light
 
 _LOG = logging.getLogger(__name__)
@@ -171,9 +172,8 @@ def _cross_validated(
 ) -> dict[str, Any]:
     """Return the figures of the places left out, which an interrupted run finds in its folder."""
     config, settings = run.config, _settings(run.config)
-    file = run.path / HELD_OUT
-    if (kept := held_out_figures(run)) is not None:
-        return kept
+    if (measured := run.held_out()) is not None:
+        return measured
     if not settings.folds:
         return {}
     folds = data.folds()
@@ -195,7 +195,7 @@ def _cross_validated(
             progress(Progress("cross-validation", done, total, note=f"{mode} {held_out.accuracy():.1%}"))
         results[mode] = held_out
     chosen = max(modes, key=lambda mode: results[mode].mean_iou())
-    figures = {
+    figures: dict[str, Any] = {
         "mode": chosen,
         "folds": len(folds),
         **results[chosen].to_json(),
@@ -203,7 +203,7 @@ def _cross_validated(
     }
     figures["sentence"] = describe_choice(figures)
     _LOG.info(figures["sentence"])
-    write_atomically(file, json.dumps(figures, indent=1).encode())
+    write_atomically(run.path / HELD_OUT, json.dumps(figures, indent=1).encode())
     return figures
 
 
@@ -247,8 +247,6 @@ def _unlabelled(config: TrainConfig) -> Source | None:
     """Open windows of the scenes for the IIC objective next to the labels."""
     if not _settings(config).iic_weight or not config.data.scenes:
         return None
-    from iic_train.data.training_data import open_training_data
-
     return open_training_data(config).train_b
 
 

@@ -6,6 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import iic_geotools  # whose names, as those of iic_train, are imported when they are used
+import iic_train
 from iic_geotools.classmap.classes import MAX_CLASSES
 from iic_geotools.errors import UsageError
 from iic_geotools.files import absolute_path
@@ -26,7 +28,6 @@ from iic_train.views.settings import DensePairs, Photometry
 
 if TYPE_CHECKING:
     from iic_train.data.survey import Survey
-    from iic_train.runs import Run
 
 _LOG = logging.getLogger(__name__)
 NETWORK = "bank"
@@ -173,7 +174,7 @@ def train_rasters(
     labels: Sequence[str] = (),
     label_class: Sequence[str] = (),
     **settings: Any,
-) -> "Run":
+) -> "iic_train.Run":
     """Train on rasters of any size and type, without labels.
 
     Args:
@@ -193,9 +194,7 @@ def train_rasters(
         DataError: The scenes do not go together, or hold no data.
         UsageError: There is no such setting, or settings do not go together.
     """
-    from iic_geotools.scene.info import describe
     from iic_train.data.survey import survey_scenes
-    from iic_train.trainer import train
 
     if not 2 <= classes <= MAX_CLASSES:
         raise UsageError(f"`classes` must be 2 to {MAX_CLASSES}, not {classes}.")
@@ -205,7 +204,8 @@ def train_rasters(
     execution, reading = take(Execution, settings), take(DataConfig, settings)
     by_rule = settings.get("network", NETWORK) == NETWORK and not {"reduce", "gsd"} & set(reading)
     if by_rule and scenes:
-        reading["reduce"] = choose_reduction(reading.get("pixel_size") or describe(scenes[0]).grid.pixel_side)
+        pixel = reading.get("pixel_size") or iic_geotools.describe(scenes[0]).grid.pixel_side
+        reading["reduce"] = choose_reduction(pixel)
         if reading["reduce"] > 1:
             _LOG.info(
                 "The scene is read at a resolution %d times coarser, of about 0.8 m.", reading["reduce"]
@@ -225,4 +225,4 @@ def train_rasters(
             f"`size` must be at most {most} for these scenes, not {config.size}: the rest would be empty."
         )
     _LOG.info(describe_settings(config, survey.scenes.gsd))
-    return train(config, survey=survey, **execution)
+    return iic_train.train(config, survey=survey, **execution)

@@ -2,8 +2,9 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import iic_train  # whose names are imported when they are used: lists of recipes need no PyTorch
 from iic_geotools.errors import UsageError
 from iic_train.config import Execution, TrainConfig, change, take
 from iic_train.recipes import aerial, satellite, unlabelled
@@ -11,9 +12,6 @@ from iic_train.recipes.learnt import LearntRecipe, learnt_config
 from iic_train.recipes.presets import preset
 from iic_train.recipes.rasters import train_rasters
 from iic_train.recipes.recipe import Recipe, find_files
-
-if TYPE_CHECKING:
-    from iic_train.runs import Run
 
 RECIPES: dict[str, Recipe | LearntRecipe] = {
     recipe.name: recipe
@@ -40,7 +38,7 @@ def config_of(name: str, *, overcluster: bool = False) -> TrainConfig:
     return change(preset(recipe.preset), {**recipe.changes, "preset": recipe.name})
 
 
-def train_preset(preset_name: str, **settings: Any) -> "Run":
+def train_preset(preset_name: str, **settings: Any) -> "iic_train.Run":
     """Train on a data set of the paper with the published settings.
 
     Args:
@@ -57,17 +55,17 @@ def train_preset(preset_name: str, **settings: Any) -> "Run":
         UsageError: There is no such preset or setting, or settings do not go together.
         DataError: The data is missing.
     """
-    from iic_train.trainer import train
-
     config = config_of(preset_name, overcluster=settings.pop("overcluster", False))
     data, unlabelled = settings.pop("data", None), settings.pop("unlabelled", True)
     root = None if data is None else str(Path(data).absolute())
     config = replace(config, data=replace(config.data, root=root, unlabelled=unlabelled))
     download, execution = settings.pop("download", False), take(Execution, settings)
-    return train(change(config, settings), download=download, **execution)
+    return iic_train.train(change(config, settings), download=download, **execution)
 
 
-def train_recipe(recipe: str, *, data: Path = Path("data"), download: bool = False, **settings: Any) -> "Run":
+def train_recipe(
+    recipe: str, *, data: Path = Path("data"), download: bool = False, **settings: Any
+) -> "iic_train.Run":
     """Train with a named recipe.
 
     Args:
@@ -96,8 +94,6 @@ def train_recipe(recipe: str, *, data: Path = Path("data"), download: bool = Fal
             label_class=found.label_class,
             **{**found.changes, "preset": recipe, **settings},
         )
-    from iic_train.finetune.pixel_runs import learn
-
     execution = take(Execution, settings)
     execution.pop("workers", None)
-    return learn(learnt_config(found, data, **settings), facts=found.facts(), **execution)
+    return iic_train.learn(learnt_config(found, data, **settings), facts=found.facts(), **execution)
