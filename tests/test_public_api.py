@@ -24,6 +24,7 @@ PUBLIC_NAMES = {
         *("Classification", "Classifier", "classify_images"),
         *("Card", "Outcome", "Segmentation", "Segmenter", "Summary"),
         *("segment_raster", "segment_rasters", "validate_model"),
+        *("bundled_models", "cluster_scene", "find_model", "huggingface_card", "look", "rename_model"),
     },
     "iic_train": {
         *(

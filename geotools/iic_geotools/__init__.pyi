@@ -13,7 +13,7 @@ from .geobox import GeoBox as GeoBox
 from .products.assessment.assess import assess_map as assess_map
 from .products.assessment.draw import Draw as Draw
 from .products.assessment.draw import draw_samples as draw_samples
-from .products.assessment.figures import Assessment as Assessment
+from .products.assessment.report import Assessment as Assessment
 from .products.change import Change as Change
 from .products.change import change_map as change_map
 from .products.cleaning import CleanedMap as CleanedMap

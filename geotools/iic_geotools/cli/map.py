@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+import iic_geotools  # whose names are imported when they are used, so that --help answers at once
 from iic_geotools.cli import App, AsJson, Display, Version
 from iic_geotools.cli.display import print_table
 from iic_geotools.options import (
@@ -18,8 +19,6 @@ from iic_geotools.options import (
 )
 
 if TYPE_CHECKING:
-    from iic_geotools.products.assessment.draw import Draw
-    from iic_geotools.products.assessment.figures import Assessment
     from iic_geotools.products.transitions import Transitions
 
 _LOG = logging.getLogger(__name__)
@@ -63,21 +62,17 @@ def assess(
     display: Display,
 ) -> None:
     """Assess a map by labelled random places, or draw such places."""
-    from iic_geotools.products.assessment.assess import assess_map
-    from iic_geotools.products.assessment.draw import draw_samples
-    from iic_geotools.products.assessment.tables import assessment_json
-
     if draw is not None:
         with display.show_progress() as progress:
-            drawn = draw_samples(
+            drawn = iic_geotools.draw_samples(
                 map, samples, draw, seed=seed, overwrite=settings.overwrite, progress=progress
             )
         if not display.quiet:
             _print_draw(drawn, err=display.progress_json)
         return
-    assessment = assess_map(map, samples, **settings.values())
+    assessment = iic_geotools.assess_map(map, samples, **settings.values())
     if as_json:
-        typer.echo(assessment_json(assessment), nl=False)
+        typer.echo(assessment.to_json(), nl=False)
     elif not display.quiet:
         _print_assessment(assessment, err=display.progress_json)
 
@@ -93,10 +88,8 @@ def change(
     display: Display,
 ) -> None:
     """Compare two maps: what became what, as a map and as areas in hectares."""
-    from iic_geotools.products.change import change_map
-
     with display.show_progress() as progress:
-        result = change_map(before, after, out, **{**settings.values(), "progress": progress})
+        result = iic_geotools.change_map(before, after, out, **{**settings.values(), "progress": progress})
     if not display.quiet:
         _print_balance(result.transitions, err=display.progress_json)
     _LOG.info("%s", result.sentence())
@@ -116,11 +109,9 @@ def clean(
     display: Display,
 ) -> None:
     """Smooth a map and absorb patches that are too small, exactly as on the whole map, with little memory."""
-    from iic_geotools.products.cleaning import clean_map
-
     with display.show_progress() as progress:
         options = {**cleaning.values(), **creation.values(), **work.values(), "progress": progress}
-        cleaned = clean_map(map, out, **options)
+        cleaned = iic_geotools.clean_map(map, out, **options)
     _LOG.info("%s", cleaned.sentence())
 
 
@@ -141,14 +132,12 @@ def stats(
     display: Display,
 ) -> None:
     """Zonal statistics: measure the area of each class of a map in each polygon of a file."""
-    from iic_geotools.products.zones import zone_statistics
-
     with display.show_progress() as progress:
-        areas = zone_statistics(map, zones, out, **{**settings.values(), "progress": progress})
+        areas = iic_geotools.zone_statistics(map, zones, out, **{**settings.values(), "progress": progress})
     _LOG.info("%s: %d polygons, %d classes (%s)", out, len(areas.fids), len(areas.names), areas.description)
 
 
-def _print_draw(drawn: "Draw", *, err: bool) -> None:
+def _print_draw(drawn: "iic_geotools.Draw", *, err: bool) -> None:
     rows = [["class", "share, %", "samples"]]
     rows += [[entry.name, f"{100 * entry.share:.2f}", str(entry.samples)] for entry in drawn.strata]
     print_table(rows, err=err)
@@ -156,12 +145,10 @@ def _print_draw(drawn: "Draw", *, err: bool) -> None:
         typer.echo(sentence, err=err)
 
 
-def _print_assessment(assessment: "Assessment", *, err: bool) -> None:
-    from iic_geotools.products.assessment.tables import class_rows, matrix_rows
-
-    print_table(matrix_rows(assessment), err=err)
+def _print_assessment(assessment: "iic_geotools.Assessment", *, err: bool) -> None:
+    print_table(assessment.matrix_rows(), err=err)
     typer.echo("", err=err)
-    print_table(class_rows(assessment), err=err)
+    print_table(assessment.class_rows(), err=err)
     typer.echo("", err=err)
     kappa = "-" if assessment.kappa is None else f"{assessment.kappa:.3f}"
     mean_iou = "-" if assessment.mean_iou is None else f"{assessment.mean_iou:.3f}"
@@ -169,7 +156,7 @@ def _print_assessment(assessment: "Assessment", *, err: bool) -> None:
 
 
 def _print_balance(transitions: "Transitions", *, err: bool) -> None:
-    from iic_geotools.products.assessment.tables import amount
+    from iic_geotools.products.assessment.report import amount
 
     rows = [["class", "before, ha", "after, ha", "gain, ha", "loss, ha"]]
     columns = (transitions.before, transitions.after, transitions.gains, transitions.losses)

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+import iic_runtime  # whose names are imported when they are used
 from iic_geotools.cli import App, Display, Version
 from iic_runtime.classifier import ClassifySettings
 
@@ -26,10 +27,8 @@ def classify(
     version: Version = False,
 ) -> None:
     """Label whole images with a model that iic-export wrote of a clustering run, and write a table."""
-    from iic_runtime.classifier import classify_images
-
     with display.show_progress() as progress:
         arguments = {**settings.values(), "progress": progress}
-        summary = classify_images(images, out, **arguments)
+        summary = iic_runtime.classify_images(images, out, **arguments)
     if not display.progress_json:
         _LOG.info("%s", summary.sentence())

@@ -5,8 +5,10 @@ from typing import Annotated, Literal
 
 import typer
 
+import iic_runtime  # whose names are imported when they are used, so that --help answers at once
 from iic_geotools.cli import App, AsJson, Display, Shell, Version, show_progress
 from iic_geotools.option_texts import parse_names
+from iic_runtime import cli
 from iic_runtime.options import (
     BENCHMARK_SECONDS,
     ClusterSettings,
@@ -44,20 +46,16 @@ def iic_model(version: Version = False) -> None:
 @app.command(name="list")
 def list_models(*, index: Index = None, as_json: AsJson = False, shell: Shell) -> None:
     """Print the models that come with the package, or those of a collection."""
-    from iic_runtime.cli.tables import entries_json, models_json, print_entries, print_models
-    from iic_runtime.model.remote.collection import Collection
-    from iic_runtime.model.select import bundled_models
-
     if index is not None:
-        entries = Collection.read(index).entries
+        entries = iic_runtime.Collection.read(index).entries
         if as_json:
-            typer.echo(entries_json(entries))
+            typer.echo(cli.tables.entries_json(entries))
         else:
-            print_entries(entries)
+            cli.tables.print_entries(entries)
     elif as_json:
-        typer.echo(models_json(bundled_models()))
+        typer.echo(cli.tables.models_json(iic_runtime.bundled_models()))
     else:
-        print_models(bundled_models())
+        cli.tables.print_models(iic_runtime.bundled_models())
 
 
 @app.command()
@@ -75,19 +73,13 @@ def show(
     shell: Shell,
 ) -> None:
     """Print the card of a model."""
-    from iic_runtime.model.select import find_model
-
-    file = find_model(model)
+    file = iic_runtime.find_model(model)
     if as_json or style == "json":
         typer.echo(file.card.to_json())
     elif style == "huggingface":
-        from iic_runtime.model.huggingface import huggingface_card
-
-        typer.echo(huggingface_card(file), nl=False)
+        typer.echo(iic_runtime.huggingface_card(file), nl=False)
     else:
-        from iic_runtime.cli.tables import print_card
-
-        print_card(file)
+        cli.tables.print_card(file)
 
 
 @app.command()
@@ -109,9 +101,7 @@ def get(
     shell: Shell,
 ) -> None:
     """Download a model into the cache, unless it is there, and print its path."""
-    from iic_runtime.model.remote.cache import get_model
-
-    typer.echo(str(get_model(model, index=index, refresh=refresh).path))
+    typer.echo(str(iic_runtime.get_model(model, index=index, refresh=refresh).path))
 
 
 @app.command(name="index")
@@ -124,17 +114,13 @@ def write_index(
     shell: Shell,
 ) -> None:
     """Write the index of a collection of models: names, digests and what they are made for."""
-    from iic_runtime.model.remote.collection import write_index as function
-
-    typer.echo(f"{out}: {len(function(models, out).entries)} models")
+    typer.echo(f"{out}: {len(iic_runtime.write_index(models, out).entries)} models")
 
 
 @app.command()
 def validate(model: Model, shell: Shell) -> None:
-    """Check that graph and card keep their promises, by running the model; exit with code 1 if they do not."""
-    from iic_runtime.model.validate import validate_model
-
-    checks = validate_model(model)
+    """Check that the graph matches its card, by running the model; exit with code 1 if it does not."""
+    checks = iic_runtime.validate_model(model)
     for check in checks:
         detail = f" ({check.detail})" if check.detail else ""
         typer.echo(f"{'ok  ' if check.kept else 'FAIL'} {check.promise}{detail}")
@@ -163,11 +149,8 @@ def benchmark(
     shell: Shell,
 ) -> None:
     """Measure speed, start-up, memory and energy on every engine here, and say which options are best."""
-    from iic_runtime.benchmark import benchmark_model
-    from iic_runtime.cli.tables import print_benchmark
-
     with show_progress(quiet=shell.quiet or as_json) as progress:
-        result = benchmark_model(
+        result = iic_runtime.benchmark_model(
             model,
             scene,
             bands=None if bands is None else parse_names(bands, "bands"),
@@ -177,7 +160,7 @@ def benchmark(
     if as_json:
         typer.echo(result.to_json())
     else:
-        print_benchmark(result)
+        cli.tables.print_benchmark(result)
     if result.best is None:
         raise typer.Exit(1)
 
@@ -204,9 +187,7 @@ def rename(
     shell: Shell,
 ) -> None:
     """Change names and colours of a model's classes, or merge them; nothing is trained or fitted."""
-    from iic_runtime.model.rename import rename as function
-
-    for label, map_class in enumerate(function(model, changes, out).classes):
+    for label, map_class in enumerate(iic_runtime.rename_model(model, changes, out).classes):
         typer.echo(f"{label} {map_class.name} {map_class.colour}")
 
 
@@ -234,11 +215,9 @@ def name(
     display: Display,
 ) -> None:
     """Name the classes of a model by a few labels on a scene, and say how well they are recognised."""
-    from iic_runtime.naming.name import name_model
-
     with display.show_progress() as progress:
         options = {**settings.values(), "progress": progress}
-        named = name_model(model, labels, scene, out, **options)
+        named = iic_runtime.name_model(model, labels, scene, out, **options)
     for line in (named.sentence(), *named.advice):
         typer.echo(line, err=display.progress_json)
 
@@ -252,11 +231,9 @@ def cluster(
     display: Display,
 ) -> None:
     """Find clusters of a scene without labels and without PyTorch, and write a model that maps them."""
-    from iic_runtime.naming.cluster import cluster_scene
-
     with display.show_progress() as progress:
         options = {**settings.values(), "progress": progress}
-        clustered = cluster_scene(scene, out, classes, **options)
+        clustered = iic_runtime.cluster_scene(scene, out, classes, **options)
     typer.echo(clustered.sentence(), err=display.progress_json)
 
 
@@ -271,10 +248,8 @@ def suggest(
     display: Display,
 ) -> None:
     """Write the places of a scene that a model is least sure of: give them a class, and they are labels."""
-    from iic_runtime.naming.suggestions import suggest_places
-
     with display.show_progress() as progress:
-        places = suggest_places(model, scene, out, **{**settings.values(), "progress": progress})
+        places = iic_runtime.suggest_places(model, scene, out, **{**settings.values(), "progress": progress})
     typer.echo(f"{out}: {len(places)} places to click", err=display.progress_json)
 
 

@@ -1,10 +1,13 @@
 """`iic-scenes search | look | change`."""
 
+import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+import iic_geotools  # whose names, as those of iic_runtime, are imported when they are used
+import iic_runtime
 from iic_geotools.cli import App, AsJson, Display, Shell, Version
 from iic_geotools.options import SearchSettings
 from iic_geotools.settings import names
@@ -38,9 +41,7 @@ def search(
     shell: Shell,
 ) -> None:
     """List the scenes of a place and time that a STAC API knows."""
-    from iic_geotools.scene.search import search_scenes
-
-    scenes = search_scenes(api, out, **settings.values())
+    scenes = iic_geotools.search_scenes(api, out, **settings.values())
     if not shell.quiet:
         for scene in scenes:
             typer.echo(scene.sentence())
@@ -69,12 +70,8 @@ def look_at(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Tell what is understood of a scene: bands, values, resolution, masks, and the model that would be taken."""
-    import json
-
-    from iic_runtime.raster.look import look
-
-    result = look(scene, model, sheet)
+    """Report what is understood of a scene: bands, values, resolution, masks, and the model that would be taken."""
+    result = iic_runtime.look(scene, model, sheet)
     lines = result.lines()
     if as_json:
         typer.echo(json.dumps(result.to_dict(), ensure_ascii=False))

@@ -7,8 +7,10 @@ from typing import Annotated
 
 import typer
 
+import iic_runtime  # whose names are imported when they are used, so that --help answers at once
 from iic_geotools.cli import App, Display, Version
 from iic_geotools.errors import UsageError
+from iic_runtime import cli
 from iic_runtime.options import SegmentSettings
 
 _LOG = logging.getLogger(__name__)
@@ -77,11 +79,8 @@ def segment_raster(
 def _segment_one(
     scene: str, out: Path, model: str | None, settings: SegmentSettings, display: Display
 ) -> None:
-    # Imported here, as below, so that --help answers at once.
-    from iic_runtime.raster.segment import segment_raster as function
-
     with display.show_progress() as progress:
-        summary = function(scene, out, model, **{**settings.values(), "progress": progress})
+        summary = iic_runtime.segment_raster(scene, out, model, **{**settings.values(), "progress": progress})
     if not display.progress_json:
         _LOG.info("%s", summary.sentence())
 
@@ -94,10 +93,7 @@ def _segment_many(
     settings: SegmentSettings,
     display: Display,
 ) -> None:
-    from iic_runtime.cli.tables import report_outcomes
-    from iic_runtime.raster.many_scenes import segment_rasters
-
     with display.show_progress() as progress:
         options = {**settings.values(), "progress": progress}
-        outcomes = segment_rasters(scenes, folder, model, mosaic=mosaic, **options)
-    report_outcomes(outcomes, table=not (display.quiet or display.progress_json))
+        outcomes = iic_runtime.segment_rasters(scenes, folder, model, mosaic=mosaic, **options)
+    cli.tables.report_outcomes(outcomes, table=not (display.quiet or display.progress_json))

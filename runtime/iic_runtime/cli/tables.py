@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
 import typer
+from rich.table import Table
+from rich.text import Text
 
 from iic_geotools.cli import as_options, print_error
 from iic_geotools.cli.display import open_console
@@ -26,9 +28,6 @@ BUSY = 0.5
 
 def print_models(models: Sequence[ModelFile]) -> None:
     """Print a table with one row per model."""
-    from rich.table import Table
-    from rich.text import Text
-
     table = Table("name", "ground resolution", "bands", "classes", box=None, pad_edge=False)
     table.add_column("kB", justify="right")
     table.add_column("imagery")
@@ -49,9 +48,6 @@ def print_models(models: Sequence[ModelFile]) -> None:
 
 def print_entries(entries: Sequence[Entry]) -> None:
     """Print a table with one row per model of a collection."""
-    from rich.table import Table
-    from rich.text import Text
-
     table = Table("name", "ground resolution", "bands", "classes", box=None, pad_edge=False)
     table.add_column("kB", justify="right")
     table.add_column("imagery")
@@ -98,9 +94,6 @@ def models_json(models: Sequence[ModelFile]) -> str:
 
 def print_card(model: ModelFile) -> None:
     """Print what a model takes and gives, and where it comes from."""
-    from rich.table import Table
-    from rich.text import Text
-
     card = model.card
     console = open_console()
     table = Table(title=Text(card.name), title_justify="left", show_header=False, box=None, pad_edge=False)
@@ -161,9 +154,6 @@ def _list_figures(figures: Mapping[str, float | str]) -> str:
 
 def print_benchmark(result: Benchmark) -> None:
     """Print what was measured, one row per setting, and the options that are best."""
-    from rich.table import Table
-    from rich.text import Text
-
     console = open_console()
     pixels = "noise" if result.scene is None else f"tiles of {result.scene}"
     console.print(
@@ -239,9 +229,6 @@ def report_outcomes(outcomes: Sequence[Outcome], table: bool) -> None:
 
 
 def _print_outcomes(outcomes: Sequence[Outcome]) -> None:
-    from rich.table import Table
-    from rich.text import Text
-
     table = Table("map", "result", box=None, pad_edge=False)
     for title in ("Mpx", "s", "Mpx/s"):
         table.add_column(title, justify="right")

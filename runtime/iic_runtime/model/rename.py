@@ -17,7 +17,7 @@ from iic_runtime.model.remote.cache import is_cached
 from iic_runtime.model.select import find_model, is_bundled
 
 
-def rename(
+def rename_model(
     model: str | os.PathLike[str], changes: Sequence[str], out: str | os.PathLike[str] | None = None
 ) -> Card:
     """Change names and colours of a model's classes; those that are given one name become one class.

@@ -10,7 +10,7 @@ from iic_geotools.classmap.class_map import open_map
 from iic_geotools.errors import UsageError
 from iic_geotools.products.assessment.assess import assess_map
 from iic_geotools.products.assessment.draw import draw_samples
-from iic_geotools.products.assessment.figures import Assessment
+from iic_geotools.products.assessment.report import Assessment
 from iic_geotools.scene.points import read_points, write_points
 
 

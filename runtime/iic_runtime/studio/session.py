@@ -16,7 +16,7 @@ from iic_geotools.files import check_apart, open_lock
 from iic_geotools.geobox import GeoBox
 from iic_geotools.packages import require_vector
 from iic_geotools.products.areas import ClassAreas
-from iic_geotools.products.assessment.figures import Assessment
+from iic_geotools.products.assessment.report import Assessment
 from iic_geotools.progress import OnProgress, silent
 from iic_geotools.scene.labels import class_text
 from iic_geotools.tiling import Rect

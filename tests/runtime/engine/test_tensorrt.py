@@ -19,7 +19,7 @@ from iic_runtime.engine.open_engine import open_engine
 from iic_runtime.engine.tensorrt import _check_fit
 from iic_runtime.model.engine_card import EngineFacts, engine_card_path, write_engine_card
 from iic_runtime.model.file import ModelFile
-from iic_runtime.model.rename import rename
+from iic_runtime.model.rename import rename_model as rename
 from iic_runtime.options import Device, EngineSettings
 from iic_runtime.segmenter import Segmenter
 

@@ -14,7 +14,7 @@ from iic_geotools.errors import UsageError
 from iic_runtime.cli.model import app
 from iic_runtime.model.card import Origin
 from iic_runtime.model.file import ModelFile
-from iic_runtime.model.rename import rename
+from iic_runtime.model.rename import rename_model as rename
 from iic_runtime.model.validate import validate_model
 from iic_runtime.segmenter import Segmenter
 

@@ -34,8 +34,12 @@ from iic_geotools.products.assessment.accuracy import (
     usable_strata,
 )
 from iic_geotools.products.assessment.draw import SAMPLE_KEY, fingerprint
-from iic_geotools.products.assessment.figures import Assessment, ClassFigures
-from iic_geotools.products.assessment.tables import assessment_csv, assessment_json, assessment_page
+from iic_geotools.products.assessment.report import (
+    Assessment,
+    ClassFigures,
+    assessment_csv,
+    assessment_page,
+)
 from iic_geotools.scene.points import (
     LONGITUDE_LATITUDE,
     ClassPoints,
@@ -365,7 +369,7 @@ def _remarks_on_certainty(classes: Sequence[MapClass], counts: NDArray[np.int64]
 
 
 def _write_reports(assessment: Assessment, files: Sequence[Path]) -> None:
-    writers = {".html": assessment_page, ".json": assessment_json, ".csv": assessment_csv}
+    writers = {".html": assessment_page, ".json": Assessment.to_json, ".csv": assessment_csv}
     contents = [(file, writers[file.suffix.lower()](assessment).encode()) for file in files]
     for file, content in contents:
         write_atomically(file, content)

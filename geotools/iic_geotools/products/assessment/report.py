@@ -1,15 +1,21 @@
-"""An assessment as JSON, as CSV, as lines for a terminal, and as one HTML file that loads nothing from elsewhere."""
+"""An assessment: as data, as JSON, as CSV, as lines for a terminal, and as one HTML file that loads nothing else."""
 
 import csv
 import io
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from html import escape
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from iic_geotools.geobox import AreaMethod
+from iic_geotools.options import Design
 from iic_geotools.products.areas import plain_cell
 from iic_geotools.products.assessment.accuracy import Estimate
-from iic_geotools.products.assessment.figures import Assessment, ClassFigures
 
 _CELL, _LABEL = 64, 170
 # Sizes of the chart of areas.
@@ -18,9 +24,118 @@ _RIGHT, _WRONG = "#1b7837", "#b2182b"
 _LONGEST_LABEL = 22
 
 
-def assessment_json(assessment: Assessment) -> str:
-    """Return an assessment as JSON."""
-    return json.dumps(_content(assessment), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+@dataclass(frozen=True)
+class ClassFigures:
+    """What samples say about one class; None for what they do not tell.
+
+    Attributes:
+        name: Name of the class.
+        colour: Its colour, "#rrggbb".
+        samples: Number of samples that the map calls by this class.
+        mapped_ha: Its area on the map in hectares; None if areas cannot be measured.
+        users: User's accuracy: of what the map calls by this class, the share that is.
+        producers: Producer's accuracy: of what is of this class, the share that the map calls so.
+        f1: Harmonic mean of both.
+        iou: Intersection over union.
+        share: Share of the ground that is of this class.
+        area_ha: The same in hectares; None if areas cannot be measured.
+    """
+
+    name: str
+    colour: str
+    samples: int
+    mapped_ha: float | None
+    users: Estimate | None
+    producers: Estimate | None
+    f1: float | None
+    iou: float | None
+    share: Estimate
+    area_ha: Estimate | None
+
+
+@dataclass(frozen=True, eq=False)
+class Assessment:
+    """How good a map is, as far as samples tell.
+
+    Attributes:
+        map: The map.
+        samples: The file of samples.
+        design: How the samples were drawn.
+        method: How areas were measured.
+        total_ha: The area that the estimates are about, in hectares; None if areas cannot be measured.
+        matrix: Number of samples `[class of the map, class of the sample]`.
+        proportions: Estimated shares of the ground `[class of the map, class on the ground]`.
+        classes: Figures of the classes that occur, in the order of the legend.
+        overall: Overall accuracy.
+        kappa: Cohen's kappa.
+        mean_iou: Mean intersection over union.
+        remarks: What a reader should know, in sentences.
+    """
+
+    map: Path
+    samples: Path
+    design: Design
+    method: AreaMethod
+    total_ha: float | None
+    matrix: NDArray[np.int64]
+    proportions: NDArray[np.float64]
+    classes: tuple[ClassFigures, ...]
+    overall: Estimate
+    kappa: float | None
+    mean_iou: float | None
+    remarks: tuple[str, ...]
+
+    def sentence(self) -> str:
+        """Say the result in one line."""
+        margin = "" if self.overall.margin is None else f" ± {100 * self.overall.margin:.1f}"
+        return (
+            f"{self.map}: {100 * self.overall.value:.1f}{margin} % of the ground have their right class (95 % "
+            f"confidence, {int(self.matrix.sum())} samples)"
+        )
+
+    def to_json(self) -> str:
+        """Return an assessment as JSON."""
+        return json.dumps(_content(self), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+    def matrix_rows(self) -> list[list[str]]:
+        """The confusion matrix as a table of texts, with its header: rows are the map, columns the samples."""
+        names = [figures.name for figures in self.classes]
+        rows = [["map \\ samples", *names, "total"]]
+        for name, counts in zip(names, self.matrix.tolist(), strict=True):
+            rows.append([name, *(str(count) for count in counts), str(sum(counts))])
+        totals = self.matrix.sum(0).tolist()
+        rows.append(["total", *(str(count) for count in totals), str(sum(totals))])
+        return rows
+
+    def class_rows(self) -> list[list[str]]:
+        """The figures of each class as a table of texts, with its header."""
+        header = [
+            "class",
+            "samples",
+            "user's, %",
+            "producer's, %",
+            "F1",
+            "IoU",
+            "map, ha",
+            "estimated, ha",
+            "share, %",
+        ]
+        rows = [header]
+        for figures in self.classes:
+            rows.append(
+                [
+                    figures.name,
+                    str(figures.samples),
+                    percent(figures.users),
+                    percent(figures.producers),
+                    "-" if figures.f1 is None else f"{figures.f1:.2f}",
+                    "-" if figures.iou is None else f"{figures.iou:.2f}",
+                    "-" if figures.mapped_ha is None else amount(figures.mapped_ha),
+                    "-" if figures.area_ha is None else with_margin(figures.area_ha),
+                    percent(figures.share),
+                ]
+            )
+        return rows
 
 
 def _content(assessment: Assessment) -> dict[str, Any]:
@@ -101,48 +216,6 @@ def _cells(estimate: Estimate | None) -> tuple[float | None, float | None]:
     return (None, None) if estimate is None else (_rounded(estimate.value), _rounded(estimate.margin))
 
 
-def matrix_rows(assessment: Assessment) -> list[list[str]]:
-    """The confusion matrix as a table of texts, with its header: rows are the map, columns the samples."""
-    names = [figures.name for figures in assessment.classes]
-    rows = [["map \\ samples", *names, "total"]]
-    for name, counts in zip(names, assessment.matrix.tolist(), strict=True):
-        rows.append([name, *(str(count) for count in counts), str(sum(counts))])
-    totals = assessment.matrix.sum(0).tolist()
-    rows.append(["total", *(str(count) for count in totals), str(sum(totals))])
-    return rows
-
-
-def class_rows(assessment: Assessment) -> list[list[str]]:
-    """The figures of each class as a table of texts, with its header."""
-    header = [
-        "class",
-        "samples",
-        "user's, %",
-        "producer's, %",
-        "F1",
-        "IoU",
-        "map, ha",
-        "estimated, ha",
-        "share, %",
-    ]
-    rows = [header]
-    for figures in assessment.classes:
-        rows.append(
-            [
-                figures.name,
-                str(figures.samples),
-                percent(figures.users),
-                percent(figures.producers),
-                "-" if figures.f1 is None else f"{figures.f1:.2f}",
-                "-" if figures.iou is None else f"{figures.iou:.2f}",
-                "-" if figures.mapped_ha is None else amount(figures.mapped_ha),
-                "-" if figures.area_ha is None else with_margin(figures.area_ha),
-                percent(figures.share),
-            ]
-        )
-    return rows
-
-
 def percent(estimate: Estimate | None) -> str:
     """An estimate of a share, in per cent, with its margin."""
     if estimate is None:
@@ -169,7 +242,7 @@ def assessment_page(assessment: Assessment) -> str:
         f"<header><h1>{escape(title)}</h1>{_result(assessment)}{_facts(assessment)}</header>",
         _remarks(assessment.remarks),
         _section("Confusion matrix", _MATRIX_TEXT + _matrix(assessment)),
-        _section("Classes", _table(class_rows(assessment), assessment.classes)),
+        _section("Classes", _table(assessment.class_rows(), assessment.classes)),
         _section("Areas", _areas(assessment)),
         _section("How this was computed", _method(assessment)),
     ]
