@@ -25,7 +25,6 @@ from iic_export.proof import (
     trained_model,
 )
 from iic_export.settings import CardSettings, EngineOptions, ExportSettings, Naming, missing_extra
-from iic_export.stac import check_stac, write_stac
 from iic_export.tensorrt_build import find_tensorrt, write_engine
 from iic_export.torch_to_onnx import float_graph, quantise, with_outputs
 from iic_export.trained_head import TrainedHead, load_head
@@ -134,6 +133,9 @@ def export(arguments: ExportArguments) -> Exported:
     else:
         write_atomically(out, content)
     if arguments.stac is not None:
+        # Imported here because few exports need it and what it imports.
+        from iic_export.stac import write_stac
+
         write_stac(Path(arguments.stac), out, card, head)
     return Exported(out, card, graph.parity, record_export(out, head.run.path))
 
@@ -150,7 +152,11 @@ def check_arguments(arguments: ExportArguments) -> None:
     check_precision(arguments.precision, arguments.min_agreement)
     if arguments.stac is not None:
         check_output(Path(arguments.stac), ".json", "stac", arguments.overwrite)
-        check_stac()
+        try:
+            for module in ("jsonschema", "iic_export.stac"):
+                import_module(module)
+        except ImportError as error:
+            raise MissingPackageError.for_extra(error.name or "", "stac") from error
     if tensorrt:
         find_tensorrt()
 

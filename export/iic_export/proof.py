@@ -1,40 +1,31 @@
-"""The proof that a model file says what the trained network says, in any tiling, and its measured memory.
+"""The proof that a model file says what the trained network says, in any tiling."""
 
-    python -m iic_export.proof MODEL
-
-prints by how many bytes per pixel the peak memory grows when a model runs on a larger image. `memory_per_pixel`
-starts that process; it must not hold torch, whose memory would hide the model's, so torch is imported lazily here.
-"""
-
+import copy
 import logging
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from iic_export.trained_head import TrainedHead
 from iic_geotools.errors import DataError, IICError, ModelError
-from iic_runtime.engine.base import Engine, peak_memory
+from iic_runtime.engine.base import Engine
 from iic_runtime.engine.onnx import import_onnxruntime
-from iic_runtime.engine.open_engine import open_engine
 from iic_runtime.model.card import Card, Precision
-from iic_runtime.model.file import ModelFile, put_card
-from iic_runtime.model.validate import validate_model
-from iic_runtime.options import EngineSettings
+from iic_runtime.model.file import put_card
+from iic_runtime.model.validate import memory_per_pixel, validate_model
+from iic_train.data.rasters import Chips
+from iic_train.data.survey import describe_scenes, fingerprint
 from iic_train.data.training_data import open_dataset_of
+from iic_train.runs import Run
+from iic_train.views.pairs import central_views
 from iic_train.views.settings import ImagePairs
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from iic_export.trained_head import TrainedHead
-    from iic_train.runs import Run
 
 _LOG = logging.getLogger(__name__)
 SAMPLE_CHIPS = 8
@@ -58,16 +49,13 @@ def sample_images(head: TrainedHead) -> tuple[list[NDArray[Any]], bool]:
     return _noise(head), False
 
 
-def _images_of_run(run: "Run") -> list[NDArray[Any]]:
+def _images_of_run(run: Run) -> list[NDArray[Any]]:
     config, data = run.config, run.config.data
     if config.finetune is not None:
         chips = open_dataset_of(config).train_b
         chosen = _evenly_spaced(len(chips), SAMPLE_CHIPS)
         return [chips.image(index)[:, :SAMPLE_SIDE, :SAMPLE_SIDE] for index in chosen]
     if data.name == "rasters":
-        from iic_train.data.rasters import Chips
-        from iic_train.data.survey import describe_scenes, fingerprint
-
         scenes = describe_scenes(data, config.network.channels)
         _check_unchanged(run, fingerprint(scenes))
         chips = Chips(scenes, side=SAMPLE_SIDE)
@@ -83,7 +71,7 @@ def _images_of_run(run: "Run") -> list[NDArray[Any]]:
     return [part.image(index)[:, :SAMPLE_SIDE, :SAMPLE_SIDE] for index in _evenly_spaced(len(part), count)]
 
 
-def _check_unchanged(run: "Run", fingerprint: str) -> None:
+def _check_unchanged(run: Run, fingerprint: str) -> None:
     if run.data.get("fingerprint", fingerprint) != fingerprint:
         raise DataError(f"the data is not what {run.path} was trained on; restore it")
 
@@ -120,10 +108,6 @@ MOST_ROUNDING = 0.02
 """Largest difference in a probability that rounding may be the cause of, however sharp a head is."""
 MIN_AGREEMENT: dict[Precision, float] = {"fp32": 0.0, "fp16": 0.99, "int8": 0.99}
 """Share of labels that must equal those of the trained network; in fp32 all whose margin is larger than rounding."""
-SMALL_SIDE, LARGE_SIDE = 32, 512
-"""Sides of the two images whose peak memory is compared."""
-MEMORY_STEP = 16
-"""Bytes per pixel are rounded up to a multiple of this."""
 
 Floats = NDArray[np.float32]
 Predict = Callable[[NDArray[Any]], Floats]
@@ -239,15 +223,8 @@ def label_agreement(reference: Predict, engine: Engine, images: Sequence[NDArray
     return float(np.mean(np.concatenate([equal.ravel() for equal in same])))
 
 
-def trained_model(head: "TrainedHead", merge: "Tensor | None" = None, *, double: bool = False) -> Predict:
+def trained_model(head: TrainedHead, merge: Tensor | None = None, *, double: bool = False) -> Predict:
     """The trained network itself, not prepared for export in any way; in double precision if asked for."""
-    import copy
-
-    import torch
-
-    from iic_train.views.pairs import central_views
-    from iic_train.views.settings import ImagePairs
-
     network, pairs = head.network, head.config.pairs
     if double:
         network = copy.deepcopy(network).double()
@@ -270,8 +247,6 @@ def trained_model(head: "TrainedHead", merge: "Tensor | None" = None, *, double:
 
 def onnx_model(content: bytes) -> Predict:
     """An ONNX model with the output `probabilities`, on the CPU with as many threads as torch uses."""
-    import torch
-
     onnxruntime = import_onnxruntime()
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
@@ -322,31 +297,3 @@ def check_promises(path: Path) -> None:
         raise ModelError(
             f"The exported model does not keep what its card says, so nothing was written: {failures}."
         )
-
-
-def memory_per_pixel(model: Path) -> int:
-    """Bytes per pixel by which the peak memory grows with the size of the image, measured in a new process.
-
-    Raises:
-        ModelError: The model cannot be run.
-    """
-    command = [sys.executable, "-m", "iic_export.proof", str(model)]
-    process = subprocess.run(command, capture_output=True, text=True, check=False)
-    if process.returncode:
-        reason = (process.stderr.strip().splitlines() or ["killed"])[-1]
-        raise ModelError(f"The model cannot be run to measure its memory ({reason}).")
-    return max(MEMORY_STEP, -(-int(process.stdout) // MEMORY_STEP) * MEMORY_STEP)
-
-
-def _print_memory_per_pixel(path: str) -> None:
-    model = ModelFile.read(path)
-    engine = open_engine(model, EngineSettings(device="cpu"))
-    peaks = []
-    for side in (SMALL_SIDE, LARGE_SIDE):
-        engine.run(np.zeros((1, len(model.card.bands), side, side), model.card.dtype), True)
-        peaks.append(peak_memory())
-    sys.stdout.write(str((peaks[1] - peaks[0]) // (LARGE_SIDE**2 - SMALL_SIDE**2)))
-
-
-if __name__ == "__main__":
-    _print_memory_per_pixel(*sys.argv[1:])

@@ -5,13 +5,29 @@ import os
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import pystac
+from pystac.extensions.classification import Classification
+from pystac.extensions.mlm import (
+    AssetGeneralMLMExtension,
+    Hyperparameters,
+    InputStructure,
+    MLMExtension,
+    ModelInput,
+    ModelOutput,
+    ResultStructure,
+    TaskType,
+)
+from pystac.extensions.raster import DataType
+from pystac.validation.stac_validator import JsonSchemaSTACValidator
+from rasterio.transform import array_bounds
+from rasterio.warp import transform_bounds
+
 from iic_export.trained_head import TrainedHead
 from iic_geotools.classmap.classes import MapClass
-from iic_geotools.errors import IICError, MissingPackageError, OutputError
+from iic_geotools.errors import IICError, OutputError
 from iic_geotools.files import write_atomically
 from iic_geotools.scene.info import describe
 from iic_runtime.model.card import Card
@@ -21,19 +37,6 @@ MEDIA_TYPES = {
     ".engine": "application/octet-stream; application=tensorrt",
 }
 CLASSIFICATION = "https://stac-extensions.github.io/classification/v2.0.0/schema.json"
-
-
-def check_stac() -> None:
-    """Refuse to start without the packages that write and validate items.
-
-    Raises:
-        MissingPackageError: One is not installed.
-    """
-    try:
-        for module in ("jsonschema", "pystac.extensions.mlm"):
-            import_module(module)
-    except ImportError as error:
-        raise MissingPackageError.for_extra(error.name or "", "stac") from error
 
 
 def write_stac(path: Path, model: Path, card: Card, head: TrainedHead) -> None:
@@ -57,9 +60,6 @@ def write_stac(path: Path, model: Path, card: Card, head: TrainedHead) -> None:
 
 def make_item(path: Path, model: Path, card: Card, head: TrainedHead) -> dict[str, Any]:
     """Make the item as JSON."""
-    import pystac
-    from pystac.extensions.mlm import AssetGeneralMLMExtension, Hyperparameters, MLMExtension
-
     bounds = _bounds(head)
     item = pystac.Item(
         id=re.sub(r"[^\w.-]+", "-", card.name),
@@ -97,9 +97,6 @@ def make_item(path: Path, model: Path, card: Card, head: TrainedHead) -> dict[st
 
 def validation_error(item: Mapping[str, Any]) -> str | None:
     """Check an item against STAC's core schema, which pystac brings along; those of extensions need a network."""
-    import pystac
-    from pystac.validation.stac_validator import JsonSchemaSTACValidator
-
     try:
         JsonSchemaSTACValidator().validate_core(dict(item), pystac.STACObjectType.ITEM, item["stac_version"])
     except pystac.STACValidationError as error:
@@ -108,15 +105,10 @@ def validation_error(item: Mapping[str, Any]) -> str | None:
 
 
 def _task(card: Card) -> Any:
-    from pystac.extensions.mlm import TaskType
-
     return TaskType.SEMANTIC_SEGMENTATION if card.task == "segmentation" else TaskType.CLASSIFICATION
 
 
 def _input(card: Card) -> Any:
-    from pystac.extensions.mlm import InputStructure, ModelInput
-    from pystac.extensions.raster import DataType
-
     return ModelInput.create(
         name="image",
         bands=list(card.bands),
@@ -129,10 +121,6 @@ def _input(card: Card) -> Any:
 
 
 def _outputs(card: Card, task: Any) -> list[Any]:
-    from pystac.extensions.classification import Classification
-    from pystac.extensions.mlm import ModelOutput, ResultStructure
-    from pystac.extensions.raster import DataType
-
     dims = ["batch", "height", "width"] if card.task == "segmentation" else ["batch"]
     result = ResultStructure.create([-1] * len(dims), dims, DataType.UINT8)
     classes = [
@@ -196,9 +184,6 @@ Bounds = tuple[float, float, float, float]
 
 def _bounds(head: TrainedHead) -> Bounds | None:
     """Longitudes and latitudes that the training scenes cover; None if no scene is georeferenced."""
-    from rasterio.transform import array_bounds
-    from rasterio.warp import transform_bounds
-
     boxes = []
     for scene in head.config.data.scenes:
         try:

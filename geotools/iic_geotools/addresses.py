@@ -2,6 +2,7 @@
 
 import time
 from typing import TYPE_CHECKING
+from urllib.error import HTTPError
 from urllib.parse import urlsplit
 
 from iic_geotools import __version__
@@ -43,7 +44,6 @@ def fetch(address: str) -> bytes:
     """
     # Imported here because few runs need them.
     from http.client import HTTPException
-    from urllib.error import HTTPError
     from urllib.request import Request
 
     try:
@@ -75,7 +75,6 @@ def send(request: "Request") -> "HTTPResponse":
         OSError: The server cannot be reached, or does not answer.
         HTTPException: Its answer cannot be understood.
     """
-    from urllib.error import HTTPError
     from urllib.request import urlopen
 
     for delay in (*RETRY_AFTER, None):

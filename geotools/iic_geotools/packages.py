@@ -1,6 +1,7 @@
-"""Optional packages: pyogrio and shapely, with which vector files are read and written, are imported late.
+"""Optional and heavy packages, imported when something of them is first used.
 
-They take 100 MB, a second GDAL among them. Modules that a map without vectors needs as well import them from here:
+pyogrio and shapely, with which vector files are read and written, take 100 MB, a second GDAL among them. Modules that
+are needed without them import them from here:
 
     from iic_geotools.packages import pyogrio, shapely
 """
@@ -36,15 +37,28 @@ def require_vector(what: str) -> None:
 
 
 class _LatePackage:
-    """A package that is imported when something of it is first used."""
+    """A package that is imported when something of it is first used.
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    Args:
+        name: The package or a module of it.
+        extra: The extra of iic-edge that brings it; empty for the standard library.
+    """
+
+    def __init__(self, name: str, extra: str = "") -> None:
+        self._name, self._extra = name, extra
 
     def __getattr__(self, attribute: str) -> Any:
-        require_vector("This")
-        return getattr(import_module(self._name), attribute)
+        if self._extra == "vector":
+            require_vector("This")
+        try:
+            module = import_module(self._name)
+        except ImportError as error:
+            raise MissingPackageError.for_extra(self._name.partition(".")[0], self._extra) from error
+        return getattr(module, attribute)
 
 
-pyogrio: Any = _LatePackage("pyogrio")
-shapely: Any = _LatePackage("shapely")
+asyncio: Any = _LatePackage("asyncio")
+distributed: Any = _LatePackage("distributed", "dask")
+pyarrow: Any = _LatePackage("pyarrow", "parquet")
+pyogrio: Any = _LatePackage("pyogrio", "vector")
+shapely: Any = _LatePackage("shapely", "vector")

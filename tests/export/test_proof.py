@@ -15,7 +15,7 @@ from iic_export.proof import sample_images
 from iic_export.trained_head import TrainedHead
 from iic_geotools.errors import ModelError
 from iic_runtime.model.file import ModelFile
-from iic_runtime.model.validate import validate_model
+from iic_runtime.model.validate import memory_per_pixel, validate_model
 from iic_train.models.networks import Network
 
 
@@ -72,11 +72,11 @@ def test_values_that_are_not_finite_are_refused() -> None:
 def test_a_model_that_cannot_be_run_has_no_memory(exported: Exported, tmp_path: Path) -> None:
     """The card's measurement is repeatable within a few steps, and fails with a sentence."""
     card = ModelFile.read(exported.path).card
-    assert abs(proof.memory_per_pixel(exported.path) - card.memory_per_pixel) <= 0.2 * card.memory_per_pixel
+    assert abs(memory_per_pixel(exported.path) - card.memory_per_pixel) <= 0.2 * card.memory_per_pixel
     broken = tmp_path / "broken.onnx"
     broken.write_bytes(exported.path.read_bytes()[:1000])
     with pytest.raises(ModelError, match="cannot be run to measure its memory"):
-        proof.memory_per_pixel(broken)
+        memory_per_pixel(broken)
 
 
 def test_data_that_changed_is_not_proof(head: TrainedHead, caplog: pytest.LogCaptureFixture) -> None:

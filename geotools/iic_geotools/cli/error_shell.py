@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any, TextIO
 
+import click  # rio's; typer may bring one of its own
 import typer
 
 from iic_geotools.errors import (
@@ -196,8 +197,6 @@ def as_options(message: str) -> str:
 
 def _option_names() -> dict[str, str]:
     """How the parameters of the running command are written on the command line."""
-    import click  # rio's; typer may bring one of its own
-
     context: Any = click.get_current_context(silent=True) or _running.get()
     if context is None:
         return {}

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from iic_geotools import __version__
 from iic_geotools.cli.display import show_progress
 from iic_geotools.cli.error_shell import remember_command
 from iic_geotools.option_texts import NumberRange
@@ -36,8 +37,6 @@ class Display(Shell, group="Running"):
 
 def _print_version(context: typer.Context, value: bool) -> None:
     if value:
-        from iic_geotools import __version__
-
         typer.echo(f"{context.find_root().info_name} {__version__}")
         raise typer.Exit
 

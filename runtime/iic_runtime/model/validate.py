@@ -1,16 +1,31 @@
-"""Check by running a model that it keeps what its card promises."""
+"""Check by running a model that it matches its card, and measure the memory it takes.
 
+    python -m iic_runtime.model.validate MODEL
+
+prints by how many bytes per pixel the peak memory grows when a model runs on a larger image. `memory_per_pixel` starts
+that process, which holds nothing but the model.
+"""
+
+import subprocess
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
 from iic_geotools.errors import ModelError
 from iic_geotools.tiling import TileGrid
+from iic_runtime.engine.base import peak_memory
 from iic_runtime.engine.open_engine import open_engine
 from iic_runtime.engine.parity import as_function, noise, run_in_tiles
+from iic_runtime.model.file import ModelFile
 from iic_runtime.model.select import Model, find_model
 from iic_runtime.options import Device, EngineSettings
 
+SMALL_SIDE, LARGE_SIDE = 32, 512
+"""Sides of the two images whose peak memory is compared."""
+MEMORY_STEP = 16
+"""Bytes per pixel are rounded up to a multiple of this."""
 MOST_PIXELS = 10**9
 """The most pixels that are run to check a model; one with a halo of 142 px takes 10 million."""
 FP16_GAP = 1
@@ -84,3 +99,31 @@ def validate_model(model: Model, device: Device = "cpu", seed: int = 0) -> list[
             f"{np.mean(whole[0] == tiled[0]):.4%} of labels equal, confidence differs by {gap} of 255 at most",
         ),
     ]
+
+
+def memory_per_pixel(model: Path) -> int:
+    """Bytes per pixel by which the peak memory grows with the size of the image, measured in a new process.
+
+    Raises:
+        ModelError: The model cannot be run.
+    """
+    command = [sys.executable, "-m", "iic_runtime.model.validate", str(model)]
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    if process.returncode:
+        reason = (process.stderr.strip().splitlines() or ["killed"])[-1]
+        raise ModelError(f"The model cannot be run to measure its memory ({reason}).")
+    return max(MEMORY_STEP, -(-int(process.stdout) // MEMORY_STEP) * MEMORY_STEP)
+
+
+def _print_memory_per_pixel(path: str) -> None:
+    model = ModelFile.read(path)
+    engine = open_engine(model, EngineSettings(device="cpu"))
+    peaks = []
+    for side in (SMALL_SIDE, LARGE_SIDE):
+        engine.run(np.zeros((1, len(model.card.bands), side, side), model.card.dtype), True)
+        peaks.append(peak_memory())
+    sys.stdout.write(str((peaks[1] - peaks[0]) // (LARGE_SIDE**2 - SMALL_SIDE**2)))
+
+
+if __name__ == "__main__":
+    _print_memory_per_pixel(*sys.argv[1:])

@@ -18,8 +18,9 @@ from typing import Any
 import rasterio
 
 from iic_geotools import __version__
-from iic_geotools.errors import DeviceError, IICError, MissingPackageError, ModelError, UsageError
+from iic_geotools.errors import DeviceError, IICError, ModelError, UsageError
 from iic_geotools.files import write_atomically
+from iic_geotools.packages import asyncio, distributed
 from iic_geotools.threads import cores
 from iic_geotools.tiling import Part, Tile
 from iic_runtime.engine.open_engine import MAX_THREADS
@@ -87,9 +88,7 @@ class Cluster:
         Raises:
             DeviceError: The scheduler is gone, or all workers are.
         """
-        from distributed import as_completed
-
-        done = as_completed(futures, loop=self._client.loop)
+        done = distributed.as_completed(futures, loop=self._client.loop)
         seen = looked = time.monotonic()
         while not done.is_empty():
             if done.has_ready():
@@ -110,15 +109,11 @@ class Cluster:
 
     def _result(self, future: Any) -> list[list[bool]]:
         """Return what a task returned, which is fetched from the worker that ran it."""
-        import asyncio
-
-        from distributed.comm import CommClosedError
-
         try:
             return _result(future)
         except TimeoutError as error:
             raise (_lost_scheduler(error) if self._has_workers() else _no_workers()) from error
-        except (CancelledError, asyncio.CancelledError, CommClosedError) as error:
+        except (CancelledError, asyncio.CancelledError, distributed.comm.CommClosedError) as error:
             raise _lost_scheduler(error) from error
 
     def _has_workers(self) -> bool:
@@ -149,28 +144,23 @@ def connect_cluster(settings: RunSettings) -> Iterator[Cluster | None]:
     if isinstance(scheduler, Cluster) or (workers, scheduler) == (None, None):
         yield scheduler if isinstance(scheduler, Cluster) else None
         return
-    try:
-        from distributed import Client, LocalCluster
-    except ImportError as error:
-        raise MissingPackageError.for_extra("distributed", "dask") from error
+    distributed.Client  # noqa: B018  imported here, before its loggers are quietened
     with _without_tracebacks():
-        yield from _connect(Client, LocalCluster, workers, scheduler, threads)
+        yield from _connect(workers, scheduler, threads)
 
 
-def _connect(
-    client_type: Any, cluster_type: Any, workers: int | None, scheduler: str | None, threads: int | None
-) -> Iterator[Cluster]:
+def _connect(workers: int | None, scheduler: str | None, threads: int | None) -> Iterator[Cluster]:
     if workers is not None:
         # The tiles limit the memory of a worker; Dask's own limit is for tasks that hold their results.
         settings = {"threads_per_worker": 1, "memory_limit": None, "dashboard_address": "127.0.0.1:0"}
         with (
-            cluster_type(n_workers=workers, **settings) as local,
-            client_type(local, set_as_default=False) as client,
+            distributed.LocalCluster(n_workers=workers, **settings) as local,
+            distributed.Client(local, set_as_default=False) as client,
         ):
             yield Cluster(client, threads)
         return
     try:
-        client = client_type(scheduler, timeout=10, set_as_default=False)
+        client = distributed.Client(scheduler, timeout=10, set_as_default=False)
     except (OSError, ValueError, TypeError) as error:
         if isinstance(error, TypeError) and str(scheduler).startswith("tls://"):
             raise DeviceError(
@@ -189,8 +179,6 @@ def _connect(
 
 def _scheduler_errors() -> tuple[type[BaseException], ...]:
     """Return what Dask raises if the scheduler is gone; asyncio would delay every map if it were imported above."""
-    import asyncio
-
     return OSError, TimeoutError, CancelledError, asyncio.CancelledError, RuntimeError
 
 
@@ -280,9 +268,7 @@ def _open_segmenter(plan: Plan, hosts: Mapping[str, int]) -> Segmenter:
 
 
 def _workers_on_host(hosts: Mapping[str, int]) -> int:
-    from distributed import get_worker
-
-    return hosts.get(get_worker().ip, max(hosts.values()))
+    return hosts.get(distributed.get_worker().ip, max(hosts.values()))
 
 
 def _group(parts: Sequence[Part], workers: int) -> list[Sequence[Part]]:
@@ -291,14 +277,12 @@ def _group(parts: Sequence[Part], workers: int) -> list[Sequence[Part]]:
 
 
 def _result(future: Any) -> list[list[bool]]:
-    from distributed import KilledWorker
-
     try:
         result: list[list[bool]] = future.result(timeout=WORKER_TIMEOUT)
         return result
     except IICError:
         raise
-    except KilledWorker as error:
+    except distributed.KilledWorker as error:
         raise DeviceError(
             f"Several workers died while they labelled the same parts ({error.last_worker.address} was the last); look "
             "at their logs, and give `max_memory` if they had too little memory."

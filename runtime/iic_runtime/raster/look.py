@@ -10,10 +10,13 @@ from typing import Any
 
 import numpy as np
 import rasterio
+from PIL import Image, ImageDraw, ImageFont
 from rasterio.windows import Window
 
 from iic_geotools.errors import AssumptionWarning, IICError
+from iic_geotools.files import replacement
 from iic_geotools.gdal import network_options
+from iic_geotools.products.preview import scene_picture
 from iic_geotools.scene.info import SceneInfo, open_raster
 from iic_geotools.scene.listing import find_scene
 from iic_geotools.scene.products import find_product
@@ -197,11 +200,6 @@ def _novelty(info: SceneInfo, card: Card, source: SceneSource) -> float | None:
 
 def _write_sheet(info: SceneInfo, read: dict[str, int], doubtful: Sequence[Names], out: Path) -> None:
     """Draw the scene in true colour and in infrared, as far as it has these bands, in each reading that is likely."""
-    from PIL import Image, ImageDraw, ImageFont
-
-    from iic_geotools.files import replacement
-    from iic_geotools.products.preview import scene_picture
-
     shown: dict[str, tuple[int, ...]] = {}
     for number, names in enumerate(doubtful or info.bands.readings[:1], 1):
         bands = {name: read.get(name) or (pick(names, name) or (0,))[0] for name in COLOURS}

@@ -12,6 +12,7 @@ from iic_geotools.geobox import GeoBox
 from iic_geotools.packages import require_vector
 from iic_geotools.products.areas import ZONE_SUFFIXES
 from iic_geotools.products.cleaning import Cleaning
+from iic_geotools.products.zones import check_zones
 from iic_geotools.settings import describe
 from iic_runtime.options import ProductSettings
 
@@ -101,9 +102,6 @@ class Outputs:
             return
         if "stats" not in self.files:
             raise UsageError("`stats_by` applies only to `stats`: give both or neither.")
-        # Imported here, as polygons above, because few runs need it and what it imports.
-        from iic_geotools.products.zones import check_zones
-
         check_zones(self.zones, grid)
 
     def check_absent(self) -> None:

@@ -16,6 +16,7 @@ from iic_geotools.classmap.classes import MAX_CLASSES, NODATA, UNSURE_NAME, MapC
 from iic_geotools.errors import UsageError
 from iic_geotools.gdal import is_text
 from iic_geotools.geobox import GeoBox
+from iic_geotools.products.zones import zones_digest
 from iic_geotools.scene.info import SceneInfo
 from iic_geotools.scene.region import Area, choose_region
 from iic_geotools.scene.scene import SceneSource
@@ -244,9 +245,6 @@ def fingerprint(plan: Plan) -> str:
     products = [outputs.products.min_area, outputs.products.simplify, asdict(outputs.cleaning)]
     writing: list[Any] = [_cut(plan), dict(outputs.creation), products]
     if outputs.zones is not None:
-        # Imported here because few runs need it and what it imports.
-        from iic_geotools.products.zones import zones_digest
-
         writing.append(zones_digest(outputs.zones))
     return sha256(json.dumps([labels, writing], sort_keys=True).encode()).hexdigest()
 

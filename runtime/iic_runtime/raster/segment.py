@@ -22,6 +22,7 @@ from iic_geotools.gdal import network_options
 from iic_geotools.geobox import GeoBox
 from iic_geotools.products.areas import class_areas, write_stats
 from iic_geotools.products.cleaning import Cleaning
+from iic_geotools.products.zones import measure_zones
 from iic_geotools.progress import OnProgress, Progress
 from iic_geotools.scene.bands import canonical
 from iic_geotools.scene.composition import apply_mask
@@ -356,8 +357,6 @@ def _write_products(plan: Plan, map_file: Path, temporary: Callable[[Path], Path
         polygonise(map_file, temporary(polygons), classes, settings.min_area, settings.simplify)
     stats = files.get("stats")
     if stats and outputs.zones:
-        from iic_geotools.products.zones import measure_zones
-
         measure_zones(map_file, outputs.zones, temporary(stats), stats.stem)
         stats = None
     if stac := files.get("stac"):
