@@ -29,7 +29,7 @@ from iic_train.evaluation.kmeans import kmeans_baseline
 from iic_train.models.networks import Network
 from iic_train.recipes.rasters import train_rasters
 from iic_train.recipes.recipe import find_files
-from iic_train.recipes.unlabelled import FLAIR3, FLAIR3_24, FLAIR3_CHANNELS, FLAIR3_CLASSES
+from iic_train.recipes.registry import FLAIR3, FLAIR3_24, FLAIR3_CHANNELS, FLAIR3_CLASSES
 from iic_train.runs import Run
 
 ROWS = 64

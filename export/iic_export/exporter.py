@@ -28,8 +28,8 @@ from iic_export.settings import CardSettings, EngineOptions, ExportSettings, Nam
 from iic_export.tensorrt_build import find_tensorrt, write_engine
 from iic_export.torch_to_onnx import float_graph, quantise, with_outputs
 from iic_export.trained_head import TrainedHead, load_head
+from iic_geotools.classmap.class_map import NAMED_BY
 from iic_geotools.classmap.classes import MAX_CLASSES, MapClass, class_colours, distinct_colours
-from iic_geotools.classmap.provenance import NAMED_BY
 from iic_geotools.errors import MissingPackageError, UsageError
 from iic_geotools.files import check_absent, check_folder, check_name, check_suffix, write_atomically
 from iic_geotools.settings import PathLike, takes

@@ -1,10 +1,15 @@
 """What can go wrong, as types: one root, and each class is also the builtin that a caller would expect.
 
 A message is one sentence that says what is wrong and what to do about it. It names arguments in backticks: commands
-print those as their options.
+print those as their options. What was understood or assumed about a scene is a note: reported to the user, and kept
+for the map and the summary of a run.
 """
 
 import re
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Self
 
 _END = r"""(?=[).,;:]*(?:[\s"'<>]|$))"""
@@ -16,6 +21,8 @@ _NAMED = re.compile(
     r"""\b(authorization|password|passwd|pwd|token|secret|sig|signature)=[^\s&;'"]+""", re.IGNORECASE
 )
 _HIDDEN = "***"
+
+_notes: ContextVar[list[str] | None] = ContextVar("_notes", default=None)
 
 
 def redact(text: str) -> str:
@@ -110,3 +117,27 @@ def last_line(error: Exception) -> str:
     """Return the last line of what a library says about an error: the cause, after where it was noticed."""
     lines = str(error).strip().splitlines()
     return lines[-1].strip() if lines else type(error).__name__
+
+
+def assume(text: str) -> None:
+    """Warn of something that a file does not state and that may be wrong, in one or two sentences."""
+    remember(text)
+    warnings.warn(text, AssumptionWarning, stacklevel=3)
+
+
+def remember(text: str) -> None:
+    """Keep what was understood about a scene, for whoever collects it."""
+    notes = _notes.get()
+    if notes is not None and text not in notes:
+        notes.append(text)
+
+
+@contextmanager
+def collect_notes() -> Iterator[list[str]]:
+    """Collect what is assumed or remembered within the block."""
+    notes: list[str] = []
+    token = _notes.set(notes)
+    try:
+        yield notes
+    finally:
+        _notes.reset(token)

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from iic_geotools.classmap.classes import NODATA
 from iic_geotools.errors import ModelError, UsageError
+from iic_geotools.scene.bands import mark_missing
 from iic_geotools.scene.info import SceneInfo
 from iic_geotools.scene.masks import fill_holes, valid_pixels
-from iic_geotools.scene.optional import mark_missing
 from iic_geotools.scene.rescaling import Pair, sample_values
 from iic_geotools.scene.scene import Pixels
 from iic_geotools.settings import method_takes
@@ -27,8 +27,8 @@ from iic_runtime.engine.open_engine import open_engine, open_lanes, open_spec
 from iic_runtime.model.card import Card
 from iic_runtime.model.file import ModelFile
 from iic_runtime.model.select import Model, ModelSelector, find_model
-from iic_runtime.model.values import Input, choose_rescale
 from iic_runtime.options import EngineSettings
+from iic_runtime.raster.model_input import Input, choose_rescale
 
 Group = Sequence[tuple[Tile, Pixels]]
 Mask = NDArray[np.bool_]

@@ -13,8 +13,8 @@ from support.tiny_onnx import make_card
 from iic_export import export
 from iic_export.proof import Parity, compare
 from iic_geotools.errors import ModelError
-from iic_runtime.model.onnx_bank import Bank as GraphBank
-from iic_runtime.model.onnx_bank import bank_graph
+from iic_runtime.model.onnx_head import Bank as GraphBank
+from iic_runtime.model.onnx_head import bank_graph
 from iic_train import train_rasters
 from iic_train.models.bank import AXES, Bank
 

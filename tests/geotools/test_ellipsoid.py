@@ -3,7 +3,7 @@ import pytest
 from rasterio.crs import CRS
 from rasterio.warp import transform as reproject
 
-from iic_geotools.ellipsoid import Ellipsoid, Ground
+from iic_geotools.geobox import Ellipsoid, Ground
 
 WGS84 = Ellipsoid(6378137.0, 6378137.0 * (1 - 1 / 298.257223563))
 

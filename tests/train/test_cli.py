@@ -20,7 +20,7 @@ from iic_train.data import survey
 from iic_train.data.scene_reader import Scenes
 from iic_train.data.survey import sample_constants
 from iic_train.models.registry import NETWORKS
-from iic_train.recipes import unlabelled
+from iic_train.recipes import registry
 from iic_train.recipes.presets import PRESETS, UNSUPERVISED
 from iic_train.recipes.rasters import choose_settings, train_rasters
 from iic_train.recipes.registry import RECIPES
@@ -261,8 +261,8 @@ def test_recipes_are_listed() -> None:
 
 def test_the_small_recipe_of_mnist_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_mnist(tmp_path / "data")
-    changes = {**unlabelled.MNIST_SMALL.changes, "steps": 1, "batch": 4}
-    monkeypatch.setitem(RECIPES, "mnist-small", replace(unlabelled.MNIST_SMALL, changes=changes))
+    changes = {**registry.MNIST_SMALL.changes, "steps": 1, "batch": 4}
+    monkeypatch.setitem(RECIPES, "mnist-small", replace(registry.MNIST_SMALL, changes=changes))
     options = [
         "--data",
         str(tmp_path / "data"),
@@ -285,7 +285,7 @@ def test_the_recipe_of_flair3_finds_scenes_and_labels(
         raster, labels = scene(tmp_path / f"{zone}.tif")
         Path(raster).rename(tmp_path / f"{zone}_rgbir.tif")
         assert labels == str(tmp_path / f"{zone}_label.tif")
-    small = replace(unlabelled.FLAIR3, changes={**unlabelled.FLAIR3.changes, "steps": 1, "size": 16})
+    small = replace(registry.FLAIR3, changes={**registry.FLAIR3.changes, "steps": 1, "size": 16})
     monkeypatch.setitem(RECIPES, "flair3", small)
     call("recipe", "flair3", "--data", str(tmp_path), "--runs", str(tmp_path / "runs"), "--epochs", "1")
     run = newest_run(tmp_path / "runs")

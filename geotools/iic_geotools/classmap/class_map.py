@@ -22,6 +22,16 @@ CACHE_BYTES = 64 << 20
 """Size of GDAL's block cache while a map is open; by default it would be a twentieth of the memory."""
 Bytes = npt.NDArray[np.uint8]
 
+FINGERPRINT_TAG = "IIC_WORK"
+"""The metadata item that ties a map to the work that made it; a changed copy does not have it."""
+LABELS_TAG = "IIC_LABELS"
+"""The metadata item that says which labels the model has seen."""
+PLACES_TAG = "IIC_LABELLED_PLACES"
+"""The metadata item with the points that named the model: longitude and latitude of each."""
+
+NAMED_BY = "named by "
+"""How the text about labels begins if they only named the model's classes; otherwise the model has learnt from them."""
+
 
 @dataclass(frozen=True)
 class ClassMap:
@@ -164,3 +174,23 @@ def check_placed(class_map: ClassMap) -> None:
         raise SceneError(
             f"The map {class_map.path} has no CRS, so its pixels cannot be placed; set one, e.g. with gdal_edit.py."
         )
+
+
+def format_places(places: Sequence[tuple[float, float]]) -> str:
+    """Longitudes and latitudes as a metadata item."""
+    return " ".join(f"{longitude:.7f},{latitude:.7f}" for longitude, latitude in places)
+
+
+def labels_to_beware_of(tags: Mapping[str, str]) -> str:
+    """The labels that the model of a map has seen at places that its metadata does not list; empty for none."""
+    labels = tags.get(LABELS_TAG, "")
+    return "" if labels.startswith(NAMED_BY) and read_places(tags) else labels
+
+
+def read_places(tags: Mapping[str, str]) -> list[tuple[float, float]]:
+    """Longitudes and latitudes of the points that named the model of a map; none if its metadata lists none."""
+    try:
+        pairs = [entry.split(",") for entry in tags.get(PLACES_TAG, "").split()]
+        return [(float(longitude), float(latitude)) for longitude, latitude in pairs]
+    except ValueError:
+        return []

@@ -15,10 +15,9 @@ from rasterio.errors import RasterioError
 from rasterio.windows import Window
 
 from iic_geotools.classmap.classes import NODATA, MapClass
-from iic_geotools.ellipsoid import Floats, Ground
 from iic_geotools.errors import SceneError, UsageError
 from iic_geotools.files import write_atomically
-from iic_geotools.geobox import CELL, AreaMethod, GeoBox
+from iic_geotools.geobox import CELL, AreaMethod, Floats, GeoBox, Ground
 from iic_geotools.tiff import present_tiles
 from iic_geotools.tiling import Rect
 

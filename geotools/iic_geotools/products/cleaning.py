@@ -27,7 +27,7 @@ import rasterio
 from rasterio.enums import ColorInterp
 from rasterio.errors import NotGeoreferencedWarning, RasterioError
 
-from iic_geotools.classmap.class_map import ClassMap, open_map, read_values
+from iic_geotools.classmap.class_map import FINGERPRINT_TAG, ClassMap, open_map, read_values
 from iic_geotools.classmap.classes import MAX_CLASSES, NODATA
 from iic_geotools.classmap.cog import (
     BLOCK,
@@ -38,7 +38,6 @@ from iic_geotools.classmap.cog import (
 )
 from iic_geotools.classmap.map_writer import place_files
 from iic_geotools.classmap.overviews import NOWHERE, Level, stored_blocks, touched_blocks
-from iic_geotools.classmap.provenance import FINGERPRINT_TAG
 from iic_geotools.classmap.sidecars import map_style, sidecar_path, style_path
 from iic_geotools.classmap.vrt import write_vrt
 from iic_geotools.errors import OutputError, SceneError, UsageError

@@ -39,10 +39,9 @@ from rasterio.windows import Window
 from iic_geotools.classmap.classes import NODATA, MapClass
 from iic_geotools.classmap.overviews import stored_blocks
 from iic_geotools.classmap.sidecars import polygon_style
-from iic_geotools.ellipsoid import Floats, Ground
 from iic_geotools.errors import MissingPackageError, SceneError, UsageError
 from iic_geotools.files import replacement, scratch_folder
-from iic_geotools.geobox import GeoBox
+from iic_geotools.geobox import Floats, GeoBox, Ground
 from iic_geotools.products.cleaning import Cleaning, as_level, check_sieve, clean_file
 from iic_geotools.scene.info import open_raster
 from iic_geotools.scene.vectors import check_package

@@ -34,8 +34,7 @@ import numpy as np
 import numpy.typing as npt
 
 from iic_geotools.classmap.classes import NODATA
-from iic_geotools.ellipsoid import Floats, Ground
-from iic_geotools.geobox import GeoBox
+from iic_geotools.geobox import Floats, GeoBox, Ground
 from iic_geotools.tiling import Rect
 
 Bytes = npt.NDArray[np.uint8]

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from iic_geotools.scene.bands import COLOURS, Names, pick
 from iic_geotools.scene.radiometry import Radiometry, landsat_level1
-from iic_geotools.scene.sensors import COLOURS, Names, pick
 from iic_geotools.scene.spectra import BANDS, Floats, Mixture
 
 BACKGROUND, DARKEST, BRIGHTEST = 0.02, -0.1, 1.5

@@ -1,26 +1,321 @@
-"""The scenes that names stand for: rasters, lists of them, and items of STAC catalogues."""
+"""The scenes that names stand for: rasters, lists of them, and items of STAC catalogues.
 
+**STAC items** are files or addresses. An asset is chosen by its name, or a band by its common name
+(`eo:common_name`). What the item says about its bands, their names, scale, offset and nodata value, is added to
+what the files say about themselves.
+"""
+
+import json
+import logging
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
+from typing import Any
+from urllib.parse import urljoin, urlsplit
 
+from iic_geotools.addresses import fetch, is_web
 from iic_geotools.errors import SceneError, UsageError
 from iic_geotools.gdal import name_without_sidecars
-from iic_geotools.scene.composition import apply_mask, expand_palette
+from iic_geotools.scene.bands import MOST_LISTED, canonical
+from iic_geotools.scene.composition import RasterBand, apply_mask, bands_of, compose, expand_palette
 from iic_geotools.scene.info import SceneInfo, describe
 from iic_geotools.scene.products import AUTO, Product, auto_mask, find_product
-from iic_geotools.scene.stac import Item, Pick, is_stac, read_items
+from iic_geotools.scene.radiometry import stac_radiometry
 from iic_geotools.scene.valuemask import MaskArgument, ValueMask
+
+_LOG = logging.getLogger(__name__)
+SUFFIXES = (".json", ".geojson")
+REMOTE_SCHEMES = ("http", "https", "s3", "gs", "az", "oss")
+"""Where an item at an address may keep its assets: never on this machine."""
+MOST_ITEMS = 10_000
+# Where STAC APIs have items, and pages of items.
+_API_ITEMS = re.compile(r"/collections/[^/]+/items(?:/[^/]+)?/?$")
 
 LIST_SUFFIXES = (".txt", ".lst")
 NAME = "{name}"
 """Stands for the name of a scene in the names of files."""
 AssetArgument = str | Sequence[str]
 """An asset of STAC items, or several, by name or by the common names of bands."""
+
+
+@dataclass(frozen=True)
+class Pick:
+    """What is taken of an item: an asset, or one band of it.
+
+    Attributes:
+        asset: Name of the asset.
+        band: Number of the band, counted from 1; None for all of them.
+    """
+
+    asset: str
+    band: int | None = None
+
+
+@dataclass(frozen=True)
+class Item:
+    """A STAC item.
+
+    Attributes:
+        id: Its identifier.
+        properties: What it says about all of its assets.
+        assets: Its assets by name.
+        base: Path or address of the file that it is in.
+    """
+
+    id: str
+    properties: Mapping[str, Any]
+    assets: Mapping[str, Mapping[str, Any]]
+    base: str
+
+    def href(self, asset: str) -> str:
+        """Path or address of an asset.
+
+        Raises:
+            SceneError: The asset names none, or the item is at an address and the asset is not.
+        """
+        href = self.assets[asset].get("href")
+        if not isinstance(href, str) or not href:
+            raise SceneError(f"The asset {asset} of the item {self.id} has no address; choose another.")
+        if not is_web(self.base):
+            return _beside(href.removeprefix("file://"), self.base)
+        address = urljoin(self.base, href)
+        if urlsplit(address).scheme not in REMOTE_SCHEMES:
+            raise SceneError(
+                f"The item {self.id} is at an address, but its asset {asset} is {href[:200]}, which is not; download "
+                "the item if you trust it."
+            )
+        return address
+
+    def choose(self, names: Sequence[str] | None) -> tuple[Pick, ...]:
+        """Choose assets or bands.
+
+        Args:
+            names: Names of assets, or common names of bands; None for the only asset with the role "data".
+
+        Raises:
+            UsageError: A name is missing or not clear, or the item does not tell which of its assets is the scene.
+        """
+        if not self.assets:
+            raise SceneError(f"The item {self.id} has no assets, and so no scene.")
+        if names is not None:
+            return tuple(self._choose(name) for name in names)
+        data = [key for key in self.assets if "data" in _entries_of(self.assets[key], "roles")]
+        candidates = data or list(self.assets)
+        if len(candidates) > 1:
+            raise UsageError(
+                f"The item {self.id} does not tell which of its assets is the scene; give `asset`, one or more of "
+                f"{self._list_assets()}."
+            )
+        return (Pick(candidates[0]),)
+
+    def _choose(self, name: str) -> Pick:
+        if name in self.assets:
+            return Pick(name)
+        picks = [
+            Pick(key, number)
+            for key, asset in self.assets.items()
+            for number, band in enumerate(band_entries(asset), 1)
+            if canonical(_common_name(band) or "") == canonical(name) != ""
+        ]
+        data = [pick for pick in picks if "data" in _entries_of(self.assets[pick.asset], "roles")]
+        alone = [pick for pick in data or picks if len(band_entries(self.assets[pick.asset])) == 1]
+        picks = alone or data or picks
+        if not picks:
+            raise UsageError(
+                f"The item {self.id} has no asset, and no band with the common name, {name}; give `asset`, one or more "
+                f"of {self._list_assets()}."
+            )
+        if len(picks) > 1:
+            keys = " and ".join(sorted({pick.asset for pick in picks}))
+            raise UsageError(
+                f"The item {self.id} has several bands with the common name {name}, in {keys}; give `asset` the name "
+                "of one of these."
+            )
+        return picks[0]
+
+    def _list_assets(self) -> str:
+        keys = sorted(self.assets)
+        more = f" and {len(keys) - MOST_LISTED} more" if len(keys) > MOST_LISTED else ""
+        return ", ".join(key[:40] for key in keys[:MOST_LISTED]) + more
+
+    def describe(self, picks: Sequence[Pick], mask: ValueMask | None = None) -> SceneInfo:
+        """Describe the scene that some assets or bands are, under a mask if one is given.
+
+        Raises:
+            SceneError: An asset cannot be opened, has no such band, or does not lie on the others.
+        """
+        rasters = {pick.asset: self._describe_asset(pick.asset) for pick in picks}
+        if len(picks) == 1 and picks[0].band is None:
+            info = rasters[picks[0].asset]
+            return info if mask is None else apply_mask(info, mask)
+        bands: list[RasterBand] = []
+        for pick in picks:
+            offered = bands_of(rasters[pick.asset])
+            if pick.band is not None and pick.band > len(offered):
+                raise SceneError(
+                    f"The item {self.id} says that its asset {pick.asset} has {pick.band} bands or more, but it has "
+                    f"{len(offered)}; choose another."
+                )
+            bands += offered if pick.band is None else offered[pick.band - 1 : pick.band]
+        return compose(self.id, bands, mask)
+
+    def _describe_asset(self, name: str) -> SceneInfo:
+        """Describe the raster that an asset is, by what the item says about it if the item says something."""
+        href = self.href(name)
+        info = describe(name_without_sidecars(href), href)
+        asset = {**self.properties, **self.assets[name]}
+        count = len(info.dtypes)
+        entries = band_entries(asset)
+        if len(entries) != count:
+            entries = [{}] * count
+        radiometry = stac_radiometry(asset, count)
+        fallback = name if count == 1 else None
+        return replace(
+            info,
+            descriptions=tuple(
+                _common_name(entry) or own or _text(entry, "name") or fallback
+                for entry, own in zip(entries, info.descriptions, strict=True)
+            ),
+            nodatavals=tuple(
+                _number(entry, "nodata") if own is None else own
+                for entry, own in zip(entries, info.nodatavals, strict=True)
+            ),
+            radiometry=info.radiometry if radiometry is None else radiometry,
+        )
+
+
+def is_stac(name: str) -> bool:
+    """Whether a name is that of a STAC file: .json or .geojson, or an item or items of a STAC API."""
+    if "://" not in name:
+        return Path(name).suffix.lower() in SUFFIXES
+    path = urlsplit(name).path
+    return PurePosixPath(path).suffix.lower() in SUFFIXES or (is_web(name) and bool(_API_ITEMS.search(path)))
+
+
+def read_items(name: str) -> Iterator[Item]:
+    """Read the items of a STAC file: an item, an item collection, or a catalogue that links to items.
+
+    Args:
+        name: Path or address (http:// or https://) of the file.
+
+    Raises:
+        SceneError: The file cannot be read, or is none of these.
+    """
+    content = _read(name)
+    kind = content.get("type") if isinstance(content, Mapping) else None
+    if kind in ("Collection", "Catalog"):
+        links = [link for link in _entries_of(content, "links") if link.get("rel") == "item"]
+        if not links:
+            raise SceneError(
+                f"{name} is a STAC {kind.lower()} without items; find some with iic-scenes search."
+            )
+        for link in links[:MOST_ITEMS]:
+            href = str(link.get("href"))
+            address = urljoin(name, href) if is_web(name) else _beside(href, name)
+            yield parse_item(_read(address), address)
+        return
+    features = content.get("features") if kind == "FeatureCollection" else [content]
+    if not isinstance(features, list):
+        raise _not_stac(name)
+    if any(link.get("rel") == "next" for link in _entries_of(content, "links")):
+        _LOG.warning("%s is the first page of more; its %d items are taken.", name, len(features))
+    for feature in features:
+        yield parse_item(feature, name)
+
+
+def parse_item(content: Any, base: str) -> Item:
+    """Read an item.
+
+    Args:
+        content: The item as JSON.
+        base: Path or address of the file that it is in.
+
+    Raises:
+        SceneError: It is not an item.
+    """
+    if not isinstance(content, Mapping):
+        raise _not_stac(base)
+    identifier, assets, properties = content.get("id"), content.get("assets"), content.get("properties") or {}
+    if not isinstance(identifier, str) or not identifier.isprintable():
+        raise SceneError(f"{base} has an item with the id {identifier!r}, which cannot be the name of a map.")
+    if not isinstance(properties, Mapping) or not isinstance(assets, Mapping):
+        raise _not_stac(base)
+    if not all(isinstance(asset, Mapping) for asset in assets.values()):
+        raise _not_stac(base)
+    return Item(identifier, properties, assets, base)
+
+
+def band_entries(asset: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """What an asset says about each of its bands: in `eo:bands`, `raster:bands`, or since STAC 1.1 `bands`."""
+    lists = [_entries_of(asset, key) for key in ("eo:bands", "raster:bands", "bands")]
+    count = max(len(entries) for entries in lists)
+    shared = {key: asset[key] for key in ("eo:common_name", "nodata") if key in asset}
+    merged: list[dict[str, Any]] = [dict(shared) for _ in range(count or bool(shared))]
+    for entries in lists:
+        if len(entries) == len(merged):
+            for target, entry in zip(merged, entries, strict=True):
+                target.update(entry)
+    return list(merged)
+
+
+def _read(name: str) -> Any:
+    try:
+        text = fetch(name) if is_web(name) else Path(name).read_bytes()
+        # Numbers of hundreds of digits are infinite, as they are with a decimal point.
+        return json.loads(text, parse_int=lambda digits: int(digits) if len(digits) < 19 else float(digits))
+    except SceneError:
+        raise
+    except OSError as error:
+        advice = "; give an item by its https:// address" if "://" in name else ""
+        raise SceneError(
+            f"Cannot read the list of scenes {name} ({error.strerror or error}){advice}."
+        ) from error
+    except (ValueError, RecursionError) as error:
+        raise _not_stac(name) from error
+
+
+def _beside(href: str, file: str) -> str:
+    """The path or address that a local file names: relative to itself, wherever the command runs."""
+    beside = Path(file).parent / href
+    with suppress(OSError, ValueError):  # names that no file can have
+        if "://" not in href and beside.exists():
+            return str(beside)
+    return href
+
+
+def _not_stac(name: str) -> SceneError:
+    return SceneError(
+        f"{name} is neither a STAC item nor an item collection; list the scenes in a text file instead."
+    )
+
+
+def _entries_of(content: Any, key: str) -> list[Any]:
+    """A list in a JSON object, if there is one; of objects, only those that are."""
+    values = content.get(key) if isinstance(content, Mapping) else None
+    if not isinstance(values, list):
+        return []
+    return values if key == "roles" else [value for value in values if isinstance(value, Mapping)]
+
+
+def _text(entry: Mapping[str, Any], key: str) -> str | None:
+    value = entry.get(key)
+    return value if isinstance(value, str) and value.isprintable() else None
+
+
+def _common_name(entry: Mapping[str, Any]) -> str | None:
+    return _text(entry, "eo:common_name") or _text(entry, "common_name")
+
+
+def _number(entry: Mapping[str, Any], key: str) -> float | None:
+    """A number, also one of those that JSON cannot hold."""
+    value = entry.get(key)
+    if value == "nan":
+        return float("nan")
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,9 @@ from itertools import product as combinations
 from pathlib import Path, PurePosixPath
 
 from iic_geotools.errors import SceneError, UsageError
+from iic_geotools.scene.bands import band_code, common_name
 from iic_geotools.scene.composition import RasterBand, apply_mask, compose
 from iic_geotools.scene.info import SceneInfo, describe
-from iic_geotools.scene.sensors import band_code, common_name
 from iic_geotools.scene.valuemask import ValueMask
 
 MOST_FILES = 20_000

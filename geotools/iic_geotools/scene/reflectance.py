@@ -18,11 +18,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from iic_geotools.errors import SceneError, UsageError
+from iic_geotools.errors import SceneError, UsageError, assume, remember
 from iic_geotools.scene.bands import canonical
 from iic_geotools.scene.info import SceneInfo
 from iic_geotools.scene.likelihood import judge_values
-from iic_geotools.scene.notes import assume, remember
 from iic_geotools.scene.radiometry import Radiometry
 from iic_geotools.scene.rescaling import Pair, robust_ranges
 from iic_geotools.scene.spectra import BANDS, fit_world

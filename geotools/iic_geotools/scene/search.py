@@ -17,8 +17,8 @@ from iic_geotools.addresses import BUSY, RETRY_AFTER, TIMEOUT, is_web
 from iic_geotools.errors import MissingPackageError, SceneError, UsageError
 from iic_geotools.files import check_absent, check_folder, check_name, check_suffix, write_atomically
 from iic_geotools.options import SearchSettings
+from iic_geotools.scene.listing import MOST_ITEMS, SUFFIXES, parse_item
 from iic_geotools.scene.region import Bounds
-from iic_geotools.scene.stac import MOST_ITEMS, SUFFIXES, parse_item
 from iic_geotools.settings import PathLike, takes
 
 _LOG = logging.getLogger(__name__)

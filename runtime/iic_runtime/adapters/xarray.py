@@ -20,9 +20,8 @@ from iic_geotools.tiling import Rect, Tile, TileGrid
 from iic_runtime.engine.base import EngineSpec, LabelArray
 from iic_runtime.model.card import Card
 from iic_runtime.model.file import ModelFile
-from iic_runtime.model.values import choose_rescale
 from iic_runtime.options import EngineSettings, PixelSettings
-from iic_runtime.raster.model_input import choose_bands, describe_input, warn_about_misfit
+from iic_runtime.raster.model_input import choose_bands, choose_rescale, describe_input, warn_about_misfit
 from iic_runtime.raster.stages import confidence_layer
 from iic_runtime.segmenter import Segmenter, SegmenterPool, get_segmenter, keep_segmenter
 

@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 
 from iic_geotools.classmap.classes import MAX_CLASSES, MAX_NAME, MapClass
 from iic_geotools.errors import IICError, ModelError, UsageError
-from iic_geotools.scene.optional import OptionalBand
+from iic_geotools.scene.bands import OptionalBand
 
 CARD_KEY = "iic_card"
 CARD_VERSION = 1

@@ -23,11 +23,10 @@ from pathlib import Path
 import numpy as np
 from affine import Affine
 
-from iic_geotools.errors import ModelError, UsageError
+from iic_geotools.errors import ModelError, UsageError, assume
 from iic_geotools.files import write_atomically
 from iic_geotools.geobox import GeoBox
 from iic_geotools.scene.info import SceneInfo
-from iic_geotools.scene.notes import assume
 from iic_runtime.model.card import Card, Task
 from iic_runtime.model.file import ModelFile
 

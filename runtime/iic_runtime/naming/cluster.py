@@ -26,10 +26,9 @@ from iic_geotools.classmap.classes import MAX_CLASSES, MapClass, distinct_colour
 from iic_geotools.errors import OutputError, SceneError, UsageError
 from iic_geotools.files import check_apart, check_name, write_atomically
 from iic_geotools.progress import OnProgress, Progress, silent
-from iic_geotools.scene.bands import canonical
+from iic_geotools.scene.bands import COLOURS, canonical
 from iic_geotools.scene.info import describe
 from iic_geotools.scene.multiscale import LEAST_DEVIATION
-from iic_geotools.scene.sensors import COLOURS
 from iic_geotools.settings import PathLike, takes
 from iic_runtime.model.card import Card, FeatureGroup
 from iic_runtime.model.file import put_card

@@ -19,7 +19,7 @@ from iic_geotools.scene.multiscale import LEAST_DEVIATION
 from iic_geotools.tiling import Rect, TileGrid
 from iic_runtime.model.card import FeatureGroup
 from iic_runtime.model.file import ModelFile
-from iic_runtime.model.onnx_bank import Bank
+from iic_runtime.model.onnx_head import Bank
 from iic_runtime.naming.clicks import Observer, View
 from iic_runtime.naming.regression import Doubles, Floats, Ints
 from iic_runtime.naming.stack import (

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from iic_geotools.classmap.class_map import NAMED_BY
 from iic_geotools.classmap.classes import MapClass, class_colours
-from iic_geotools.classmap.provenance import NAMED_BY
 from iic_geotools.errors import OutputError, UsageError
 from iic_geotools.files import check_apart, check_name, replacement
 from iic_geotools.scene.info import SceneInfo, describe

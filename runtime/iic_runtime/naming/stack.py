@@ -28,8 +28,17 @@ from iic_runtime.engine.open_engine import open_engine
 from iic_runtime.engine.openvino import OpenVinoEngine
 from iic_runtime.model.card import Card, FeatureGroup, Origin, PixelType
 from iic_runtime.model.file import ModelFile, put_card
-from iic_runtime.model.onnx_bank import Bank, Codebook, bank_graph, bank_halo, bank_memory
-from iic_runtime.model.onnx_head import FEATURES, PROBABILITIES, has_features, with_probabilities
+from iic_runtime.model.onnx_head import (
+    FEATURES,
+    PROBABILITIES,
+    Bank,
+    Codebook,
+    bank_graph,
+    bank_halo,
+    bank_memory,
+    has_features,
+    with_probabilities,
+)
 from iic_runtime.model.select import bundled_models, choose_bundled, ground_resolution
 from iic_runtime.model.validate import validate_model
 from iic_runtime.naming.kmeans import kmeans

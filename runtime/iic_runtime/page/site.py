@@ -11,9 +11,8 @@ from typing import Any
 from iic_geotools import __version__
 from iic_geotools.errors import ModelError, OutputError, SceneError, UsageError
 from iic_geotools.files import check_name, scratch_folder
-from iic_geotools.scene.bands import canonical
+from iic_geotools.scene.bands import canonical, words_of
 from iic_geotools.scene.info import describe
-from iic_geotools.scene.sensors import words_of
 from iic_geotools.settings import PathLike, takes
 from iic_runtime.engine.base import OUTPUTS
 from iic_runtime.model.card import Card

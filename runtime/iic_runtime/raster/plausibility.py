@@ -16,10 +16,9 @@ from numpy.typing import NDArray
 from iic_geotools.classmap.classes import NODATA, usual_colour
 from iic_geotools.errors import DoubtWarning
 from iic_geotools.products.preview import map_values
-from iic_geotools.scene.bands import canonical
+from iic_geotools.scene.bands import COLOURS, canonical
 from iic_geotools.scene.likelihood import Likelihood
 from iic_geotools.scene.scene import SceneSource
-from iic_geotools.scene.sensors import COLOURS
 from iic_runtime.model.card import Card
 from iic_runtime.raster.plan import Plan
 from iic_runtime.raster.stages import label_sample

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import rasterio
 
+from iic_geotools.classmap.class_map import FINGERPRINT_TAG, LABELS_TAG, PLACES_TAG, format_places
 from iic_geotools.classmap.classes import MapClass
 from iic_geotools.classmap.cog import assemble, creation_options
-from iic_geotools.classmap.provenance import FINGERPRINT_TAG, LABELS_TAG, PLACES_TAG, format_places
 from iic_geotools.classmap.sidecars import map_style, sidecar_path, stac_item, style_path
 from iic_geotools.errors import SceneError, UsageError
 from iic_geotools.files import put_in_place

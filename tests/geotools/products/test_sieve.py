@@ -12,8 +12,7 @@ from scipy.sparse.csgraph import connected_components
 from support.maps import random_labels
 
 from iic_geotools.classmap.classes import NODATA
-from iic_geotools.ellipsoid import Ground
-from iic_geotools.geobox import GeoBox
+from iic_geotools.geobox import GeoBox, Ground
 from iic_geotools.products import sieve
 from iic_geotools.products.sieve import Sieve, connect, scramble
 from iic_geotools.tiling import Rect

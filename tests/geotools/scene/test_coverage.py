@@ -6,7 +6,7 @@ import rasterio
 from rasterio.transform import from_origin
 from support.sources import make_source, noise
 
-from iic_geotools.scene.coverage import Coverage
+from iic_geotools.scene.scene import Coverage
 from iic_geotools.tiling import Rect
 
 MakeScene = Callable[..., Path]

@@ -7,8 +7,8 @@ import pytest
 import rasterio
 from support.scenes import write_raster
 
+from iic_geotools.scene.bands import COLOURS, identify_bands, pick
 from iic_geotools.scene.info import describe
-from iic_geotools.scene.sensors import COLOURS, identify_bands, pick
 
 DEFAULT = ("red", "green", "blue", "alpha")
 

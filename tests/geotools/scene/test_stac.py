@@ -15,8 +15,7 @@ from support.web import WebServer, serve
 
 from iic_geotools import addresses
 from iic_geotools.errors import SceneError, UsageError
-from iic_geotools.scene.listing import find_scene, list_scenes
-from iic_geotools.scene.stac import is_stac, read_items
+from iic_geotools.scene.listing import find_scene, is_stac, list_scenes, read_items
 
 RGBN = ("red", "green", "blue", "nir")
 

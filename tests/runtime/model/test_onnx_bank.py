@@ -16,8 +16,8 @@ from iic_geotools.errors import ModelError
 from iic_geotools.scene.multiscale import LEAST_SPREAD, LIMIT, OFFSET, REACH, SIDES, SMOOTH, TEXTURE
 from iic_runtime.model.card import Card
 from iic_runtime.model.file import ModelFile, put_card
-from iic_runtime.model.onnx_bank import NEAREST, Bank, Codebook, bank_graph
 from iic_runtime.model.onnx_graph import OnnxGraph
+from iic_runtime.model.onnx_head import NEAREST, Bank, Codebook, bank_graph
 from iic_runtime.model.validate import validate_model
 
 

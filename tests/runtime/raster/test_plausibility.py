@@ -12,8 +12,7 @@ import rasterio
 
 from iic_geotools.classmap.classes import MapClass
 from iic_geotools.errors import DoubtWarning
-from iic_geotools.scene.listing import find_scene
-from iic_geotools.scene.stac import read_items
+from iic_geotools.scene.listing import find_scene, read_items
 from iic_runtime import segment_raster
 from iic_runtime.options import SegmentSettings
 from iic_runtime.raster.outputs import Outputs

@@ -7,8 +7,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from iic_train.views.pairs import Move, central_views, crop_and_resize, dense_views, image_views, resample
-from iic_train.views.photometry import change_values, gaussian_blur, luminance
+from iic_train.views.pairs import (
+    Move,
+    central_views,
+    change_values,
+    crop_and_resize,
+    dense_views,
+    gaussian_blur,
+    image_views,
+    luminance,
+    resample,
+)
 from iic_train.views.random_numbers import Draw
 from iic_train.views.settings import DensePairs, ImagePairs, Photometry
 

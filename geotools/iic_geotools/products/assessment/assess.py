@@ -11,9 +11,15 @@ from typing import get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from iic_geotools.classmap.class_map import ClassMap, check_placed, open_map, values_by_name
+from iic_geotools.classmap.class_map import (
+    ClassMap,
+    check_placed,
+    labels_to_beware_of,
+    open_map,
+    read_places,
+    values_by_name,
+)
 from iic_geotools.classmap.classes import NODATA, MapClass
-from iic_geotools.classmap.provenance import labels_to_beware_of, read_places
 from iic_geotools.errors import SceneError, UsageError
 from iic_geotools.files import (
     check_absent,

@@ -14,8 +14,8 @@ from pyogrio.raw import read
 from rasterio.warp import transform as reproject
 from support.maps import LAMBERT, TRANSFORM, named, write_map, write_shapes
 
+from iic_geotools.classmap.class_map import LABELS_TAG, PLACES_TAG, format_places
 from iic_geotools.classmap.classes import NODATA
-from iic_geotools.classmap.provenance import LABELS_TAG, PLACES_TAG, format_places
 from iic_geotools.errors import IICError, OutputError, SceneError, UsageError
 from iic_geotools.products.assessment.assess import assess_map
 from iic_geotools.products.assessment.draw import draw_samples
