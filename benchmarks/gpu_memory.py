@@ -24,7 +24,7 @@ def peak_bytes(name: str, micro_batch: int | None, amp: bool) -> int:
     from torch.utils._python_dispatch import TorchDispatchMode
 
     from iic_train.data.loader import Batch
-    from iic_train.losses.step import Pairs, make_pairs, step_objective
+    from iic_train.losses.step import Pairs, Step, make_pairs, step_objective
     from iic_train.models.networks import Network
     from iic_train.recipes.presets import preset
     from iic_train.views.pairs import Move
@@ -70,9 +70,7 @@ def peak_bytes(name: str, micro_batch: int | None, amp: bool) -> int:
         optimiser = torch.optim.Adam(network.parameters())
         with patch("iic_train.losses.step.make_pairs", lambda *_: pairs):
             autocast = torch.autocast("cpu", dtype=torch.bfloat16, enabled=amp)
-            objective = step_objective(
-                network, network.features, batch, "a", config, key=(0,), autocast=autocast
-            )
+            objective = step_objective(network, network.features, batch, "a", config, Step((0,), autocast))
             objective.backward(torch.stack([term.loss for term in objective.terms["a"]]).mean())
             optimiser.step()
     return meter.peak

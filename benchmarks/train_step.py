@@ -38,7 +38,7 @@ def main() -> None:
     from iic_train.data.loader import Batch
     from iic_train.losses import objective
     from iic_train.losses.objective import joint_counts
-    from iic_train.losses.step import pair_terms
+    from iic_train.losses.step import Step, pair_terms
     from iic_train.models.networks import Network
     from iic_train.recipes.presets import preset
 
@@ -58,9 +58,7 @@ def main() -> None:
     def step(head: str) -> float:
         started = time.process_time()
         optimiser.zero_grad(set_to_none=True)
-        objectives = pair_terms(
-            network, network.features, batch, head, config, key=(0,), autocast=nullcontext()
-        )
+        objectives = pair_terms(network, network.features, batch, head, config, Step((0,), nullcontext()))
         next(iter(objectives.values()))[0].loss.backward()
         optimiser.step()
         return time.process_time() - started

@@ -48,12 +48,12 @@ def peak_memory() -> int:
 def measure(folder: Path) -> None:
     """Make the page and print its size, and by how much it raised the peak of memory."""
     from iic_geotools.classmap.classes import MapClass, distinct_colours
-    from iic_geotools.products.web.page import web_page
+    from iic_geotools.products.web.page import WebPage
 
     classes = [MapClass(f"class {index}", colour) for index, colour in enumerate(distinct_colours(254))]
     before = peak_memory()
     with rasterio.Env(GDAL_CACHEMAX=CACHE):
-        page = web_page(folder / "scene.tif", folder / "map.tif", classes, bidx=(1, 2, 3))
+        page = WebPage(folder / "scene.tif", folder / "map.tif", classes, bidx=(1, 2, 3)).html()
     print(json.dumps({"page": len(page), "memory": peak_memory() - before}))
 
 

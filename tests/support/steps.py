@@ -1,5 +1,6 @@
 """Small networks, batches and steps of both kinds, whose gradients tests compare."""
 
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 
 import numpy as np
@@ -9,9 +10,9 @@ from torch import Tensor
 
 from iic_train.config import DataConfig, TrainConfig
 from iic_train.data import Arrays
-from iic_train.data.loader import Batch, ImageSource, batches
+from iic_train.data.loader import Batch, ImageSource, Loader, Source
 from iic_train.distributed import sum_gradients
-from iic_train.losses.step import StepObjective, step_objective
+from iic_train.losses.step import Step, StepObjective, step_objective
 from iic_train.models.networks import Network
 from iic_train.models.registry import NetworkConfig
 from iic_train.views.settings import DensePairs, ImagePairs, Photometry
@@ -56,6 +57,13 @@ def source_of(config: TrainConfig) -> ImageSource:
     return ImageSource(Arrays(images.astype(np.uint8), None, ("grey",)), config.size)
 
 
+def batches(
+    source: Source, images: int, key: Sequence[int], *, steps: int, **options: int
+) -> Iterator[Batch]:
+    """The batches of one pass over a source."""
+    return Loader([source], images, **options).batches(0, key, steps)
+
+
 def share_of_batch(config: TrainConfig, rank: int = 0, ranks: int = 1) -> Batch:
     batch = next(batches(source_of(config), IMAGES, KEY, steps=1, rank=rank, ranks=ranks))
     valid = torch.ones(batch.pixels.shape[-2:], dtype=torch.bool).expand(len(batch.pixels), -1, -1).clone()
@@ -77,4 +85,4 @@ def gradient(network: Network, objective: StepObjective) -> tuple[Tensor, Tensor
 
 def make_objective(network: Network, batch: Batch, config: TrainConfig, heads: str) -> StepObjective:
     key = (*KEY, dist.get_rank() if dist.is_initialized() else 0)
-    return step_objective(network, network.features, batch, heads, config, key=key, autocast=nullcontext())
+    return step_objective(network, network.features, batch, heads, config, Step(key, nullcontext()))

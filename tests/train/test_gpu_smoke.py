@@ -21,7 +21,7 @@ from iic_train.distributed import Ranks
 from iic_train.evaluation.evaluate import network_predict
 from iic_train.finetune.image_runs import Classifier, FinetuneSettings, distort, ten_crops
 from iic_train.finetune.learner import change_light
-from iic_train.losses.step import StepObjective, step_objective
+from iic_train.losses.step import Step, StepObjective, step_objective
 from iic_train.models.networks import Network
 from iic_train.models.registry import NetworkConfig
 from iic_train.recipes.presets import PRESETS, preset
@@ -58,7 +58,7 @@ def take_step(network: Network, batch: Batch, config: TrainConfig) -> StepObject
     dtype = torch.bfloat16 if config.amp == "bf16" else torch.float16
     autocast = torch.autocast("cuda", dtype=dtype, enabled=config.amp in ("bf16", "fp16"))
     heads = "b" if config.network.clusters_a is None else "ab"
-    return step_objective(network, network.features, batch, heads, config, key=(1,), autocast=autocast)
+    return step_objective(network, network.features, batch, heads, config, Step((1,), autocast))
 
 
 def check_step(mode: FakeCuda, config: TrainConfig) -> None:

@@ -16,7 +16,7 @@ from iic_train.data.loader import Batch
 from iic_train.data.training_data import TrainingData
 from iic_train.distributed import Ranks
 from iic_train.evaluation.evaluate import evaluate
-from iic_train.losses.step import pair_terms
+from iic_train.losses.step import Step, pair_terms
 from iic_train.models.networks import Network
 from iic_train.models.registry import NetworkConfig
 from iic_train.runs import Checkpoint, Run, create_run, load_run
@@ -206,10 +206,10 @@ def test_the_margin_of_windows_does_not_count(cells: bool) -> None:
     batch = Batch(pixels, torch.ones(4, 16, 16, dtype=torch.bool))
     inner = torch.zeros(4, 16, 16, dtype=torch.bool)
     inner[:, 4:12, 4:12] = True
-    options: dict[str, Any] = {"key": (1, 2), "autocast": nullcontext()}
-    cut = pair_terms(network, network.features, batch, "b", config, **options)["b"][0]
+    step = Step((1, 2), nullcontext())
+    cut = pair_terms(network, network.features, batch, "b", config, step)["b"][0]
     masked = pair_terms(
-        network, network.features, Batch(pixels, inner), "b", replace(config, margin=0), **options
+        network, network.features, Batch(pixels, inner), "b", replace(config, margin=0), step
     )["b"][0]
     torch.testing.assert_close(cut.loss, masked.loss)
 
@@ -219,8 +219,8 @@ def test_a_margin_that_is_not_a_number_of_cells_leaves_something_to_learn_from(m
     config = dense_config(margin=margin, cells=True, radius=0)
     network = Network(config.network)
     pixels = torch.randint(0, 256, (4, 1, 16, 16), generator=torch.Generator().manual_seed(0))
-    options: dict[str, Any] = {"key": (1, 2), "autocast": nullcontext()}
-    terms = pair_terms(network, network.features, Batch(pixels, None), "b", config, **options)["b"][0]
+    step = Step((1, 2), nullcontext())
+    terms = pair_terms(network, network.features, Batch(pixels, None), "b", config, step)["b"][0]
     assert terms.loss.isfinite()
     assert terms.entropy > 0
 

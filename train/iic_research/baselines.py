@@ -23,6 +23,7 @@ from iic_train.data.training_data import open_dataset_of
 from iic_train.distributed import choose_device
 from iic_train.evaluation.evaluate import (
     Evaluation,
+    Protocol,
     evaluate_clusters,
     evaluate_network,
     evaluation_crop,
@@ -178,7 +179,9 @@ def _score_spectral(config: TrainConfig, dataset: Dataset, sample: int) -> Evalu
         spectral_predict(spectrum),
         dataset,
         clusters,
-        overcluster=is_overclustered(config, dataset),
-        crop=evaluation_crop(config),
-        seed=config.seed,
+        protocol=Protocol(
+            overcluster=is_overclustered(config, dataset),
+            crop=evaluation_crop(config),
+            seed=config.seed,
+        ),
     )

@@ -14,6 +14,7 @@ from iic_train.data.base import Dataset, Images
 from iic_train.evaluation.evaluate import (
     Evaluation,
     Predict,
+    Protocol,
     evaluate_clusters,
     evaluation_crop,
     is_overclustered,
@@ -104,11 +105,13 @@ def cluster_features(
         nearest_centres(features, centres),
         dataset,
         clusters,
-        overcluster=is_overclustered(config, dataset),
-        crop=evaluation_crop(config),
-        batch_size=8 if dataset.dense else _BATCH,
-        device=device,
-        seed=config.seed,
+        protocol=Protocol(
+            overcluster=is_overclustered(config, dataset),
+            crop=evaluation_crop(config),
+            batch_size=8 if dataset.dense else _BATCH,
+            device=device,
+            seed=config.seed,
+        ),
     )
 
 

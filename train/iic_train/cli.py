@@ -67,6 +67,26 @@ class DownloadSettings(DataFolder, group="Data"):
 
 
 @dataclass(frozen=True, kw_only=True)
+class BaselineSettings(DownloadSettings, group="Training"):
+    """How a baseline is scored."""
+
+    overcluster: bool = setting(False, OVERCLUSTER)
+    standardise: bool | None = setting(
+        None,
+        "Scale every value to unit deviation for kmeans, or none; by default pixels but not images.",
+        flags=("--standardise/--raw",),
+    )
+    sample: int | None = setting(
+        None, "Number of images or pixels that are clustered before all get a cluster."
+    )
+    device: Device = setting("auto", "Device to compute on.")
+
+    def __post_init__(self) -> None:
+        if self.sample is not None and self.sample < 1:
+            raise UsageError(f"`sample` must be at least 1, not {self.sample}.")
+
+
+@dataclass(frozen=True, kw_only=True)
 class DatasetSettings(DataFolder, group="Data"):
     """Which images of a data set of the paper are trained on."""
 
@@ -119,7 +139,7 @@ def report(shell: Shell, run: RunFolder = None, runs: Runs = RUNS) -> None:
 
 
 def baseline(
-    data: DownloadSettings,
+    settings: BaselineSettings,
     heads: Annotated[dict[str, Any], Given(HeadSettings, only=("network", "clusters"))],
     training: Annotated[
         dict[str, Any],
@@ -133,20 +153,6 @@ def baseline(
     preset: Annotated[
         str, typer.Argument(help="A data set of the paper, or a recipe on images.")
     ] = "mnist-small",
-    overcluster: Annotated[bool, typer.Option("--overcluster", help=OVERCLUSTER)] = False,
-    standardise: Annotated[
-        bool | None,
-        typer.Option(
-            "--standardise/--raw",
-            help="Scale every value to unit deviation for kmeans, or none.",
-            show_default="pixels but not images",
-        ),
-    ] = None,
-    sample: Annotated[
-        int | None,
-        typer.Option(min=1, help="Number of images or pixels that are clustered before all get a cluster."),
-    ] = None,
-    device: DeviceName = "auto",
     as_json: AsJson = False,
 ) -> None:
     """Score what the paper compares with, on the same data, trunk and protocol."""
@@ -161,13 +167,7 @@ def baseline(
             baseline,
             preset,
             {"epochs": 10, **heads, **training},
-            data=Path(data.data),
-            overcluster=overcluster,
-            download=data.download,
-            standardise=standardise,
-            sample=sample,
-            device=device,
-            progress=progress,
+            **{**settings.values(), "data": Path(settings.data), "progress": progress},
         )
     typer.echo(json.dumps(evaluation.to_json(), indent=1) if as_json else evaluation.describe())
 

@@ -42,7 +42,7 @@ from iic_train.evaluation.evaluate import follow_accuracy
 from iic_train.evaluation.simplex import keep_simplex
 from iic_train.finetune.pixel_runs import resume_learning
 from iic_train.losses.objective import Terms
-from iic_train.losses.step import StepObjective, plain_views, slices_of, step_objective
+from iic_train.losses.step import Step, StepObjective, plain_views, slices_of, step_objective
 from iic_train.models.bank import Bank
 from iic_train.models.layers import fresh_statistics
 from iic_train.models.networks import Network
@@ -428,9 +428,7 @@ class Trainer:
             batch,
             heads,
             self.config,
-            key=(*key, self.ranks.rank),
-            autocast=self._autocast(),
-            progress=part_done,
+            Step((*key, self.ranks.rank), self._autocast(), part_done),
         )
 
     def _select(self) -> HeadMeans:

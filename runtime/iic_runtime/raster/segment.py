@@ -94,11 +94,11 @@ class Summary:
 
     def _repr_html_(self) -> str:
         """Show scene and map in a notebook, where one can zoom and compare them; a sentence says so if one is gone."""
-        from iic_geotools.products.web.page import embed, web_page
+        from iic_geotools.products.web.page import WebPage, embed
 
         try:
             with rasterio.Env(**network_options(self.scene)):
-                page = web_page(
+                page = WebPage(
                     self.scene,
                     self.map,
                     self.classes,
@@ -106,7 +106,7 @@ class Summary:
                     region=self.region,
                     note=page_note(self.card, self.title or self.scene),
                     side=NOTEBOOK_SIDE,
-                )
+                ).html()
         except SceneError as error:
             return f"<p>{escape(self.sentence())}<br>{escape(str(error))}</p>"
         return embed(page)
@@ -374,19 +374,18 @@ def _write_products(plan: Plan, map_file: Path, temporary: Callable[[Path], Path
         file = temporary(preview)
         draw_preview(plan.scene.path, map_file, file, classes, bidx=bidx, region=region, areas=areas)
     if web:
-        from iic_geotools.products.web.page import write_web_page
+        from iic_geotools.products.web.page import WebPage
 
-        write_web_page(
+        WebPage(
             plan.scene.path,
             map_file,
-            temporary(web),
             classes,
             bidx=bidx,
             region=region,
             areas=areas,
             title=outputs.map.name,
             note=page_note(plan.card, plan.scene.title),
-        )
+        ).write(temporary(web))
 
 
 def _warn_about_losses(plan: Plan, map_file: Path) -> None:

@@ -8,6 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from support.steps import batches
 
 from iic_geotools.errors import DataError
 from iic_train.data import Arrays
@@ -15,7 +16,6 @@ from iic_train.data.loader import (
     Batch,
     ImageSource,
     Loader,
-    batches,
     random_square,
     share_of,
     steps_of,

@@ -7,11 +7,11 @@ import pytest
 import rasterio
 from rasterio.enums import ColorInterp
 from rasterio.transform import from_origin
+from support.steps import batches
 
 from iic_geotools.errors import DataError, SceneError, UsageError
 from iic_geotools.tiling import Rect
 from iic_train.config import DataConfig
-from iic_train.data.loader import batches
 from iic_train.data.rasters import Chips, LabelRasters, Windows, parse_groups
 from iic_train.data.scene_reader import SceneReader, Scenes
 from iic_train.data.survey import Resolution, Survey, describe_scenes, fingerprint, survey_scenes

@@ -7,7 +7,7 @@ from iic_geotools.errors import DataError, UsageError
 from iic_train.data import Arrays, Dataset
 from iic_train.data.base import Images
 from iic_train.data.loader import labelled_batches
-from iic_train.evaluation.evaluate import LABEL_FRACTIONS, evaluate_clusters
+from iic_train.evaluation.evaluate import LABEL_FRACTIONS, Protocol, evaluate_clusters
 from iic_train.evaluation.kmeans import kmeans, kmeans_baseline
 
 
@@ -59,7 +59,7 @@ def test_sub_heads_are_scored_apart() -> None:
         right = images[:, 0, 0, 0].long()
         return torch.stack([(right + 1) % 3, torch.zeros_like(right)])
 
-    evaluation = evaluate_clusters(predict, dataset(digits(12)), 3, chosen=1, batch_size=5)
+    evaluation = evaluate_clusters(predict, dataset(digits(12)), 3, chosen=1, protocol=Protocol(batch_size=5))
     assert evaluation.accuracies == (1.0, pytest.approx(1 / 3))
     assert evaluation.accuracy == pytest.approx(
         1 / 3
@@ -79,7 +79,9 @@ def test_overclustering_names_on_the_mapping_part_and_tests_on_the_test_part() -
         return images[:, 0, 0, 0].long()[None] * 2
 
     swapped = Arrays(np.zeros((4, 1, 4, 4), "u1"), np.array([0, 0, 0, 1]), ("grey",))
-    evaluation = evaluate_clusters(predict, dataset(digits(9), swapped), 6, overcluster=True)
+    evaluation = evaluate_clusters(
+        predict, dataset(digits(9), swapped), 6, protocol=Protocol(overcluster=True)
+    )
     assert evaluation.accuracy == 0.75
     assert evaluation.sub_heads[0].mapping[::2] == (0, 1, 2)
 
@@ -88,7 +90,7 @@ def test_fewer_labels_name_fewer_clusters() -> None:
     def predict(images: Tensor) -> Tensor:
         return images[:, 0, 0, 0].long()[None]
 
-    evaluation = evaluate_clusters(predict, dataset(digits(60)), 3, overcluster=True)
+    evaluation = evaluate_clusters(predict, dataset(digits(60)), 3, protocol=Protocol(overcluster=True))
     curve = {point.fraction: point for point in evaluation.fewer_labels}
     assert tuple(curve) == LABEL_FRACTIONS
     assert curve[0.01].accuracy == pytest.approx(1 / 3)  # one image names one cluster of three

@@ -10,6 +10,7 @@ from support.datasets import accept_checksums, make_stl10
 from iic_geotools.errors import DataError, TrainingError, UsageError
 from iic_train.config import DataConfig, TrainConfig
 from iic_train.data import Arrays
+from iic_train.data.base import Dataset
 from iic_train.data.images import read_folds
 from iic_train.finetune.image_runs import (
     Classifier,
@@ -48,6 +49,10 @@ def stripes(count: int, *, labelled: bool = True) -> Arrays:
     return Arrays(images, labels if labelled else None, RGB)
 
 
+def parts(train: Arrays, test: Arrays) -> Dataset:
+    return Dataset("stripes", False, train, train, map=train, test=test, classes=("across", "down"))
+
+
 def test_a_few_passes_learn_the_classes() -> None:
     seen: list[int] = []
     settings = FinetuneSettings(
@@ -56,9 +61,7 @@ def test_a_few_passes_learn_the_classes() -> None:
     finetuned = finetune(
         network(),
         PAIRS,
-        stripes(97),
-        stripes(20),
-        2,
+        parts(stripes(97), stripes(20)),
         settings,
         progress=lambda progress: seen.append(progress.done),
     )
@@ -85,9 +88,11 @@ def test_head_and_trunk_learn_at_their_own_rates() -> None:
     frozen, moving = network(), network()
     before = {name: value.clone() for name, value in frozen.named_parameters()}
     settings = FinetuneSettings(epochs=1, batch_size=25, hidden=8, trunk_rate=0.0)
-    finetune(frozen, PAIRS, stripes(50), stripes(4), 2, settings)
+    finetune(frozen, PAIRS, parts(stripes(50), stripes(4)), settings)
     assert all(torch.equal(value, before[name]) for name, value in frozen.named_parameters())
-    finetune(moving, PAIRS, stripes(50), stripes(4), 2, FinetuneSettings(epochs=1, batch_size=25, hidden=8))
+    finetune(
+        moving, PAIRS, parts(stripes(50), stripes(4)), FinetuneSettings(epochs=1, batch_size=25, hidden=8)
+    )
     changed = {
         name.split(".")[0] for name, v in moving.named_parameters() if not torch.equal(v, before[name])
     }
@@ -96,7 +101,7 @@ def test_head_and_trunk_learn_at_their_own_rates() -> None:
 
 def test_seeds_repeat() -> None:
     settings = FinetuneSettings(epochs=1, batch_size=10, hidden=8)
-    one, two = (finetune(network(), PAIRS, stripes(20), stripes(4), 2, settings) for _ in range(2))
+    one, two = (finetune(network(), PAIRS, parts(stripes(20), stripes(4)), settings) for _ in range(2))
     assert one.history == two.history
 
 
@@ -146,14 +151,14 @@ def test_a_run_is_fine_tuned_in_its_folder(tmp_path: Path, monkeypatch: pytest.M
 
 def test_what_cannot_be_fine_tuned() -> None:
     with pytest.raises(DataError, match="class for every image"):
-        finetune(network(), PAIRS, stripes(4, labelled=False), stripes(4), 2)
+        finetune(network(), PAIRS, parts(stripes(4, labelled=False), stripes(4)))
     vgg = network(name="6c", family="vgg")
     with pytest.raises(UsageError, match="5g"):
-        finetune(vgg, PAIRS, stripes(4), stripes(4), 2)
+        finetune(vgg, PAIRS, parts(stripes(4), stripes(4)))
     broken = network()
     next(broken.parameters()).data.fill_(float("nan"))
     with pytest.raises(TrainingError, match="lower learning rates"):
-        finetune(broken, PAIRS, stripes(4), stripes(4), 2, FinetuneSettings(epochs=1, hidden=4))
+        finetune(broken, PAIRS, parts(stripes(4), stripes(4)), FinetuneSettings(epochs=1, hidden=4))
 
 
 def stl10_run(root: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
@@ -204,7 +209,7 @@ def test_weights_are_kept_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
     kept: list[int] = []
     settings = FinetuneSettings(epochs=5, batch_size=4, hidden=4)
     finetune(
-        *(network(), PAIRS, stripes(4), stripes(2), 2, settings),
+        *(network(), PAIRS, parts(stripes(4), stripes(2)), settings),
         keep=lambda finetuned: kept.append(len(finetuned.history)),
     )
     assert kept == [2, 4, 5]

@@ -88,21 +88,6 @@ def steps_of(source: Source, images: int, limit: int | None = None) -> int:
     return steps if limit is None else min(steps, limit)
 
 
-def batches(
-    source: Source,
-    images: int,
-    key: Sequence[int],
-    *,
-    steps: int,
-    rank: int = 0,
-    ranks: int = 1,
-    workers: int = 0,
-    pin: bool = False,
-) -> Iterator[Batch]:
-    """Return the batches of one pass over `source`, as `Loader` reads them."""
-    return Loader([source], images, rank=rank, ranks=ranks, workers=workers, pin=pin).batches(0, key, steps)
-
-
 def share_of(images: int, rank: int, ranks: int) -> slice:
     """Return the images of every batch that a rank reads; shares differ by one image at most."""
     return slice(images * rank // ranks, images * (rank + 1) // ranks)

@@ -249,17 +249,35 @@ class Evaluation:
         return "\n".join(lines)
 
 
+@dataclass(frozen=True)
+class Protocol:
+    """How clusters are matched to classes, and how images are read for it.
+
+    Attributes:
+        overcluster: Report many-to-one matching, because there are more clusters than classes.
+        crop: Side of the central square to look at. None means whole images.
+        batch_size: Number of images that are predicted at once.
+        device: Device on which images are predicted.
+        seed: Seed of the random shares of labels.
+    """
+
+    overcluster: bool = False
+    crop: int | None = None
+    batch_size: int = 500
+    device: torch.device | str = "cpu"
+    seed: int = 0
+
+
+PUBLISHED = Protocol()
+
+
 def evaluate_clusters(
     predict: Predict,
     dataset: Dataset,
     clusters: int,
     *,
-    overcluster: bool = False,
     chosen: int = 0,
-    crop: int | None = None,
-    batch_size: int = 500,
-    device: torch.device | str = "cpu",
-    seed: int = 0,
+    protocol: Protocol = PUBLISHED,
 ) -> Evaluation:
     """Name the clusters on the mapping part of a data set and score them on its test part.
 
@@ -267,26 +285,22 @@ def evaluate_clusters(
         predict: Function that turns raw images into clusters, one result per sub-head.
         dataset: Data set whose `map` and `test` parts are used.
         clusters: Number of clusters of each sub-head.
-        overcluster: Report many-to-one matching, because there are more clusters than classes.
         chosen: The sub-head that was chosen by its loss.
-        crop: Side of the central square to look at. None means whole images.
-        batch_size: Number of images that are predicted at once.
-        device: Device on which `predict` expects its images.
-        seed: Seed of the random shares of labels.
+        protocol: How clusters are matched and images are read.
 
     Raises:
         DataError: The data set has no labels.
         UsageError: There is no such sub-head.
     """
     classes = len(dataset.classes)
-    shares = _Shares(len(dataset.map), clusters, classes, seed)
+    shares = _Shares(len(dataset.map), clusters, classes, protocol.seed)
 
     def confusions(images: Images, shares: _Shares | None = None) -> list[Confusion]:
         matrices: list[Confusion] = []
-        for predicted, labels, indices in _predictions(predict, images, crop, batch_size, device):
+        for predicted, labels, indices in _predictions(predict, images, protocol):
             if not 0 <= chosen < len(predicted):
                 raise UsageError(f"There is no sub-head {chosen}: the network has {len(predicted)}.")
-            matrices = matrices or [Confusion(clusters, classes, device) for _ in predicted]
+            matrices = matrices or [Confusion(clusters, classes, protocol.device) for _ in predicted]
             for confusion, answer in zip(matrices, predicted, strict=True):
                 confusion.add(answer, labels)
             if shares is not None:
@@ -298,13 +312,13 @@ def evaluate_clusters(
     mapped = confusions(dataset.map, shares)
     tested = mapped if dataset.test is dataset.map else confusions(dataset.test)
     return Evaluation(
-        protocol="many_to_one" if overcluster else "one_to_one",
+        protocol="many_to_one" if protocol.overcluster else "one_to_one",
         classes=dataset.classes,
         sub_heads=tuple(
-            _sub_head(a.counts, b.counts, overcluster) for a, b in zip(mapped, tested, strict=True)
+            _sub_head(a.counts, b.counts, protocol.overcluster) for a, b in zip(mapped, tested, strict=True)
         ),
         chosen=chosen,
-        fewer_labels=shares.accuracies(tested[chosen].counts, overcluster),
+        fewer_labels=shares.accuracies(tested[chosen].counts, protocol.overcluster),
     )
 
 
@@ -384,12 +398,14 @@ def evaluate_network(
         network_predict(network, config.pairs),
         dataset,
         clusters,
-        overcluster=is_overclustered(config, dataset),
         chosen=chosen,
-        crop=evaluation_crop(config),
-        batch_size=batch_size or (8 if dataset.dense else 500),
-        device=next(network.parameters()).device,
-        seed=config.seed,
+        protocol=Protocol(
+            overcluster=is_overclustered(config, dataset),
+            crop=evaluation_crop(config),
+            batch_size=batch_size or (8 if dataset.dense else 500),
+            device=next(network.parameters()).device,
+            seed=config.seed,
+        ),
     )
 
 
@@ -451,9 +467,9 @@ class _Shares:
 
 
 def _predictions(
-    predict: Predict, images: Images, crop: int | None, batch_size: int, device: torch.device | str
+    predict: Predict, images: Images, protocol: Protocol
 ) -> Iterator[tuple[Tensor, Tensor, NDArray[np.int64]]]:
     """Yield clusters, labels and indices of the labelled images in batches."""
-    for pixels, labels, indices in labelled_batches(images, batch_size, crop):
+    for pixels, labels, indices in labelled_batches(images, protocol.batch_size, protocol.crop):
         with torch.inference_mode():
-            yield predict(pixels.to(device)), labels.to(device), indices
+            yield predict(pixels.to(protocol.device)), labels.to(protocol.device), indices

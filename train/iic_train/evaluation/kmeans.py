@@ -12,6 +12,7 @@ from iic_train.data.base import Dataset, Images
 from iic_train.evaluation.evaluate import (
     Evaluation,
     Predict,
+    Protocol,
     evaluate_clusters,
 )
 
@@ -61,9 +62,11 @@ def kmeans_baseline(
         _nearest(centres, mean, deviation, dense=dataset.dense),
         dataset,
         clusters,
-        overcluster=overcluster,
-        crop=crop,
-        batch_size=50,
+        protocol=Protocol(
+            overcluster=overcluster,
+            crop=crop,
+            batch_size=50,
+        ),
     )
 
 

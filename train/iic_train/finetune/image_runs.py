@@ -124,23 +124,19 @@ class Classifier(nn.Module):
 def finetune(
     network: Network,
     pairs: ImagePairs,
-    train: Images,
-    test: Images,
-    classes: int,
+    dataset: Dataset,
     settings: FinetuneSettings | None = None,
     *,
     device: torch.device | str = "cpu",
     progress: OnProgress = silent,
     keep: Callable[[Finetuned], None] | None = None,
 ) -> Finetuned:
-    """Fine-tune `network` on the labels of `train` and test it on `test`.
+    """Fine-tune a network on the labels of the `map` part of a data set, and test it on the `test` part.
 
     Args:
         network: A trained network with a ResNet trunk; its weights are changed.
         pairs: How views were made in training. Fine-tuning uses the second, changed views.
-        train: Labelled images to learn from.
-        test: Labelled images to test on after every pass.
-        classes: Number of classes.
+        dataset: The labelled images to learn from, and those to test on after every pass.
         settings: How to fine-tune; by default the published settings.
         device: Device to compute on.
         progress: Function that takes reports of progress.
@@ -153,7 +149,7 @@ def finetune(
     settings = settings or FinetuneSettings()
     torch.manual_seed(settings.seed)
     draw = Draw(settings.seed, device)
-    classifier = Classifier(network.to(device), pairs.size, classes, settings.hidden).to(device)
+    classifier = Classifier(network.to(device), pairs.size, len(dataset.classes), settings.hidden).to(device)
     optimisers = [
         torch.optim.Adam(classifier.head.parameters(), lr=settings.head_rate),
         torch.optim.Adam(network.parameters(), lr=settings.trunk_rate),
@@ -161,13 +157,13 @@ def finetune(
     finetuned = Finetuned(classifier)
     for epoch in range(1, settings.epochs + 1):
         losses = []
-        order = np.random.default_rng([settings.seed, epoch]).permutation(len(train))
-        for raw, labels in _batches(train, order, settings.batch_size, device):
+        order = np.random.default_rng([settings.seed, epoch]).permutation(len(dataset.map))
+        for raw, labels in _batches(dataset.map, order, settings.batch_size, device):
             if len(labels) == 1:
                 continue  # batch norm needs at least two images
             _, views = image_views(pairs, network.scale(raw), network.config.channels, draw)
             losses.append(_step(classifier.train(), distort(views, settings, draw), labels, optimisers))
-        accuracy = ten_crop_accuracy(classifier, test, pairs, settings.batch_size, device)
+        accuracy = ten_crop_accuracy(classifier, dataset.test, pairs, settings.batch_size, device)
         finetuned.history.append(FinetuneEpoch(epoch, float(np.mean(losses)), accuracy))
         note = f"loss {finetuned.history[-1].loss:.4f}, accuracy {accuracy:.2%}"
         _LOG.info("epoch %d/%d  %s", epoch, settings.epochs, note)
@@ -313,7 +309,7 @@ def finetune_run(
         write_atomically(run.path / RECORD, json.dumps(record, indent=1).encode())
 
     return finetune(
-        *(run.network(checkpoint), pairs, dataset.map, dataset.test, len(dataset.classes), settings),
+        *(run.network(checkpoint), pairs, dataset, settings),
         device=choose_device(device),
         progress=progress,
         keep=keep,
@@ -370,8 +366,7 @@ def finetune_folds(
     for number, indices in enumerate(parts, 1):
         _LOG.info("fold %d of %d: %d images", number, len(parts), len(indices))
         finetuned = finetune(
-            *(run.network(checkpoint), pairs, Subset(dataset.map, indices), dataset.test),
-            *(len(dataset.classes), settings),
+            *(run.network(checkpoint), pairs, replace(dataset, map=Subset(dataset.map, indices)), settings),
             device=choose_device(device),
             progress=progress,
         )

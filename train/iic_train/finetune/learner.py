@@ -15,13 +15,13 @@ from torch.nn import functional as F
 
 from iic_geotools.errors import DataError, TrainingError
 from iic_train.config import TrainConfig
-from iic_train.data.loader import Batch, Source, batches
+from iic_train.data.loader import Batch, Loader, Source
 from iic_train.finetune.chips import Chip, LabelledChips
 from iic_train.finetune.heldout import class_logs
 from iic_train.finetune.linear_head import correct_logits
 from iic_train.finetune.settings import FinetuneConfig
 from iic_train.losses.set_loss import set_loss
-from iic_train.losses.step import pair_terms, seed_of
+from iic_train.losses.step import Step, pair_terms, seed_of
 from iic_train.models.networks import Network
 from iic_train.views.random_numbers import Draw
 from iic_train.views.settings import Light
@@ -279,8 +279,7 @@ class Learner:
             Batch(batch.pixels.to(self.device), None if batch.valid is None else batch.valid.to(self.device)),
             "a",
             self.config,
-            key=(self.config.seed, UNLABELLED_PASS, *key),
-            autocast=torch.autocast(self.device.type, enabled=False),
+            Step((self.config.seed, UNLABELLED_PASS, *key), torch.autocast(self.device.type, enabled=False)),
         )["a"]
         return torch.stack([part.loss for part in terms]).mean()
 
@@ -288,7 +287,7 @@ class Learner:
         if self.unlabelled is None or not self.settings.iic_weight:
             return None
         key = (self.config.seed, UNLABELLED_PASS, epoch)
-        return batches(self.unlabelled, self.config.batch, key, steps=self.steps)
+        return Loader([self.unlabelled], self.config.batch).batches(0, key, self.steps)
 
     @torch.no_grad()
     def _average(self, step: int) -> None:

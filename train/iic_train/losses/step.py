@@ -117,16 +117,27 @@ def _sum_counts(parts: Iterator[dict[HeadName, list[Tensor]]]) -> dict[HeadName,
     return total
 
 
+class Step(NamedTuple):
+    """A step of training.
+
+    Attributes:
+        key: Integers from which all randomness follows.
+        autocast: Context that sets the precision of the network.
+        progress: Part of training that is done, 0 to 1.
+    """
+
+    key: tuple[int, ...]
+    autocast: AbstractContextManager[Any]
+    progress: float = 1.0
+
+
 def step_objective(
     network: Network,
     features: Callable[[Tensor], Tensor],
     batch: Batch,
     heads: Sequence[HeadName] | str,
     config: TrainConfig,
-    *,
-    key: tuple[int, ...],
-    autocast: AbstractContextManager[Any],
-    progress: float = 1.0,
+    step: Step,
 ) -> StepObjective:
     """Make pairs of a batch and compute the objective of `heads`.
 
@@ -136,14 +147,12 @@ def step_objective(
         batch: Raw images.
         heads: Letters of the heads to train, which share one run of the trunk.
         config: Settings of the run.
-        key: Integers from which all randomness follows.
-        autocast: Context that sets the precision of the network.
-        progress: Part of training that is done, 0 to 1.
+        step: Where in training this is, and in which precision.
     """
     floor = SEGMENTATION_FLOOR if config.dense else CLUSTERING_FLOOR
 
     def counts(pairs: Pairs) -> dict[HeadName, list[Tensor]]:
-        with autocast:
+        with step.autocast:
             # Two passes, so that each view has batch statistics of its own; all repeats share one first view.
             features1, features2 = features(pairs.first), features(pairs.second)
             joint = _dense_counts if config.dense else _image_counts
@@ -160,9 +169,9 @@ def step_objective(
             }
 
     def reduce(head: HeadName, joint: Tensor) -> Terms:
-        return terms(joint, config.entropy_weight_of(head, progress), floor)
+        return terms(joint, config.entropy_weight_of(head, step.progress), floor)
 
-    return StepObjective(counts, make_pairs(network, batch, config, key), config.micro_images, reduce)
+    return StepObjective(counts, make_pairs(network, batch, config, step.key), config.micro_images, reduce)
 
 
 def pair_terms(
@@ -171,16 +180,11 @@ def pair_terms(
     batch: Batch,
     heads: Sequence[HeadName] | str,
     config: TrainConfig,
-    *,
-    key: tuple[int, ...],
-    autocast: AbstractContextManager[Any],
-    progress: float = 1.0,
+    step: Step,
 ) -> dict[HeadName, list[Terms]]:
     """Return the terms of `step_objective` for the whole batch at once, so that they can be part of another loss."""
     whole = replace(config, micro_batch=None)
-    return step_objective(
-        network, features, batch, heads, whole, key=key, autocast=autocast, progress=progress
-    ).terms
+    return step_objective(network, features, batch, heads, whole, step).terms
 
 
 def make_pairs(network: Network, batch: Batch, config: TrainConfig, key: tuple[int, ...]) -> Pairs:

@@ -5,6 +5,7 @@ import struct
 import zlib
 from base64 import b64encode
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
 from html import escape
@@ -37,93 +38,73 @@ _OPACITY = 0.6
 _UNITS = ((1e9, 1e6, "km²"), (1e4, 1e4, "ha"), (0.0, 1.0, "m²"))
 
 
-def write_web_page(
-    scene_path: str | Path,
-    map_path: Path,
-    out: Path,
-    classes: Sequence[MapClass],
-    *,
-    bidx: Sequence[int],
-    region: Rect | None = None,
-    areas: ClassAreas | None = None,
-    title: str = "",
-    note: str = "",
-) -> None:
-    """Write a page that shows a scene and its map in a browser, with or without a network.
+@dataclass(frozen=True)
+class WebPage:
+    """A page that shows a scene and its map in a browser, with or without a network.
 
-    Args:
-        scene_path: Path or address of the scene; anything GDAL opens.
-        map_path: Path of the map, which may cover only a part of the scene.
-        out: Path of the page, a .html file.
+    Attributes:
+        scene: Path or address of the scene; anything GDAL opens.
+        map: Path of the map, which may cover only a part of the scene.
         classes: Names and colours of the values 0, 1, ...
         bidx: Bands to show as red, green and blue, counted from 1; with fewer than three, the first one in grey.
         region: The pixels of the scene that the map covers; by default all of them.
         areas: Areas of the map's classes, if they have been measured already.
         title: Heading of the page; by default the name of the map.
         note: A sentence below the legend.
-
-    Raises:
-        UsageError: The suffix is not .html.
-        SceneError: Scene or map cannot be read.
-        OutputError: The page cannot be written.
-    """
-    if out.suffix.lower() not in SUFFIXES:
-        raise UsageError(f"A page is written as .html, not as {out.suffix or out.name!r}.")
-    page = web_page(
-        scene_path, map_path, classes, bidx=bidx, region=region, areas=areas, title=title, note=note
-    )
-    write_atomically(out, page.encode())
-
-
-def web_page(
-    scene_path: str | Path,
-    map_path: Path,
-    classes: Sequence[MapClass],
-    *,
-    bidx: Sequence[int],
-    region: Rect | None = None,
-    areas: ClassAreas | None = None,
-    title: str = "",
-    note: str = "",
-    side: int = SIDE,
-) -> str:
-    """Return what `write_web_page` writes.
-
-    Args:
-        scene_path: As in `write_web_page`.
-        map_path: As in `write_web_page`.
-        classes: As in `write_web_page`.
-        bidx: As in `write_web_page`.
-        region: As in `write_web_page`.
-        areas: As in `write_web_page`.
-        title: As in `write_web_page`.
-        note: As in `write_web_page`.
         side: The longest side in pixels of the pictures in the page.
-
-    Raises:
-        SceneError: Scene or map cannot be read.
     """
-    try:
-        pictures = read_pictures(scene_path, map_path, partial(_reduced_size, side=side), bidx, region)
-        areas = areas or class_areas(map_path, classes)
-    except RasterioError as error:
-        raise SceneError(f"No page can be made: {error}") from error
-    notes = [note] if note else []
-    if pictures.reduced:
-        height, width = pictures.values.shape
-        notes.append(
-            f"The pictures are reduced to {width} x {height} pixels; areas are those of the whole map."
-        )
-    elements = _picture("scene", "image/jpeg", _jpeg(pictures.scene))
-    elements += _picture("map", "image/png", _indexed_png(pictures.values, classes))
-    return _document(title or map_path.name, elements, pictures.metres, _legend(areas, classes), notes)
+
+    scene: str | Path
+    map: Path
+    classes: Sequence[MapClass]
+    bidx: Sequence[int]
+    region: Rect | None = None
+    areas: ClassAreas | None = None
+    title: str = ""
+    note: str = ""
+    side: int = SIDE
+
+    def html(self) -> str:
+        """Return the page.
+
+        Raises:
+            SceneError: Scene or map cannot be read.
+        """
+        try:
+            reduce = partial(_reduced_size, side=self.side)
+            pictures = read_pictures(self.scene, self.map, reduce, self.bidx, self.region)
+            areas = self.areas or class_areas(self.map, self.classes)
+        except RasterioError as error:
+            raise SceneError(f"No page can be made: {error}") from error
+        notes = [self.note] if self.note else []
+        if pictures.reduced:
+            height, width = pictures.values.shape
+            notes.append(
+                f"The pictures are reduced to {width} x {height} pixels; areas are those of the whole map."
+            )
+        elements = _picture("scene", "image/jpeg", _jpeg(pictures.scene))
+        elements += _picture("map", "image/png", _indexed_png(pictures.values, self.classes))
+        legend = _legend(areas, self.classes)
+        return _document(self.title or self.map.name, elements, pictures.metres, legend, notes)
+
+    def write(self, out: Path) -> None:
+        """Write the page as a .html file.
+
+        Raises:
+            UsageError: The suffix is not .html.
+            SceneError: Scene or map cannot be read.
+            OutputError: The page cannot be written.
+        """
+        if out.suffix.lower() not in SUFFIXES:
+            raise UsageError(f"A page is written as .html, not as {out.suffix or out.name!r}.")
+        write_atomically(out, self.html().encode())
 
 
 def embed(page: str, height: int = 480) -> str:
     """Return a page as an element of another page, which it can neither read nor change.
 
     Args:
-        page: What `web_page` returned.
+        page: What `WebPage.html` returned.
         height: Height of the element in pixels.
     """
     return (

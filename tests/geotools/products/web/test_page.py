@@ -19,7 +19,7 @@ from iic_geotools.classmap.classes import NODATA, MapClass, rgb
 from iic_geotools.errors import OutputError, SceneError, UsageError
 from iic_geotools.products.areas import class_areas
 from iic_geotools.products.web import page as module
-from iic_geotools.products.web.page import embed, web_page, write_web_page
+from iic_geotools.products.web.page import WebPage, embed
 from iic_geotools.tiling import Rect
 
 CLASSES = make_classes(3)
@@ -65,7 +65,7 @@ def make(tmp_path: Path) -> Callable[..., tuple[Path, Path]]:
 
 def test_the_map_is_in_the_page_value_by_value(make: Callable[..., tuple[Path, Path]]) -> None:
     scene, labels = make(90, 120)
-    page = Page(web_page(scene, labels, CLASSES, bidx=(1, 2, 3)))
+    page = Page(WebPage(scene, labels, CLASSES, bidx=(1, 2, 3)).html())
     expected = random_labels(90, 120, 3, patch=7)
     with page.picture(1) as drawing:
         drawing.verify()
@@ -82,7 +82,7 @@ def test_the_map_is_in_the_page_value_by_value(make: Callable[..., tuple[Path, P
 
 def test_nothing_is_loaded_and_nothing_else_runs(make: Callable[..., tuple[Path, Path]]) -> None:
     scene, labels = make(40, 50)
-    text = web_page(scene, labels, CLASSES, bidx=(1, 2, 3))
+    text = WebPage(scene, labels, CLASSES, bidx=(1, 2, 3)).html()
     page = Page(text)
     assert all(address.startswith("data:image/") for address in page.attributes["src"])
     assert "href" not in page.attributes
@@ -94,7 +94,7 @@ def test_nothing_is_loaded_and_nothing_else_runs(make: Callable[..., tuple[Path,
 def test_names_of_classes_are_text(make: Callable[..., tuple[Path, Path]]) -> None:
     scene, labels = make(40, 50)
     classes = [MapClass(HOSTILE, "#ff0000"), *CLASSES[1:]]
-    text = web_page(scene, labels, classes, bidx=(1, 2, 3), title=f"<b>{HOSTILE}", note=HOSTILE)
+    text = WebPage(scene, labels, classes, bidx=(1, 2, 3), title=f"<b>{HOSTILE}", note=HOSTILE).html()
     page = Page(text)
     assert page.tags.count("script") == 1
     assert page.tags.count("img") == 2
@@ -109,7 +109,7 @@ def test_names_of_classes_are_text(make: Callable[..., tuple[Path, Path]]) -> No
 def test_the_legend_has_areas_and_shares(make: Callable[..., tuple[Path, Path]]) -> None:
     scene, labels = make(90, 120)
     areas = class_areas(labels, CLASSES)
-    texts = Page(web_page(scene, labels, CLASSES, bidx=(1, 2, 3), areas=areas)).texts
+    texts = Page(WebPage(scene, labels, CLASSES, bidx=(1, 2, 3), areas=areas).html()).texts
     assert "m²" in texts
     for row in areas.classes:
         assert f"{row.m2:,.0f}" in texts
@@ -122,12 +122,12 @@ def test_areas_have_a_unit_that_suits_them(
     make: Callable[..., tuple[Path, Path]], pixel: float, unit: str
 ) -> None:
     scene, labels = make(50, 60, transform=Affine(pixel, 0, 770000, 0, -pixel, 6279000))
-    assert unit in Page(web_page(scene, labels, CLASSES, bidx=(1, 2, 3))).texts
+    assert unit in Page(WebPage(scene, labels, CLASSES, bidx=(1, 2, 3)).html()).texts
 
 
 def test_a_map_without_a_reference_system_counts_pixels(make: Callable[..., tuple[Path, Path]]) -> None:
     scene, labels = make(50, 60, None, Affine.identity())
-    page = Page(web_page(scene, labels, CLASSES, bidx=(1, 2, 3)))
+    page = Page(WebPage(scene, labels, CLASSES, bidx=(1, 2, 3)).html())
     assert "px" in page.texts
     assert page.attributes["data-metres"] == ["0"]
 
@@ -136,7 +136,7 @@ def test_large_scenes_are_reduced_and_the_page_says_so(
     make: Callable[..., tuple[Path, Path]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scene, labels = make(300, 500)
-    page = Page(web_page(scene, labels, CLASSES, bidx=(1, 2, 3), side=100))
+    page = Page(WebPage(scene, labels, CLASSES, bidx=(1, 2, 3), side=100).html())
     for index in range(2):
         with page.picture(index) as picture:
             assert picture.size == (100, 60)
@@ -149,7 +149,7 @@ def test_large_scenes_are_reduced_and_the_page_says_so(
 @pytest.mark.parametrize(("height", "width"), [(1, 1), (1, 5000), (5000, 1)])
 def test_thin_scenes(make: Callable[..., tuple[Path, Path]], height: int, width: int) -> None:
     scene, labels = make(height, width)
-    page = Page(web_page(scene, labels, CLASSES, bidx=(1,)))
+    page = Page(WebPage(scene, labels, CLASSES, bidx=(1,)).html())
     with page.picture(0) as photograph, page.picture(1) as drawing:
         assert photograph.size == drawing.size
         assert max(drawing.size) <= module.SIDE
@@ -160,7 +160,7 @@ def test_a_part_of_a_scene(make: Callable[..., tuple[Path, Path]], tmp_path: Pat
     values[:, 50:, 50:] = 200
     scene = write_raster(tmp_path / "corner.tif", values)
     labels = write_map(tmp_path / "part.tif", np.ones((60, 60), np.uint8))
-    page = Page(web_page(scene, labels, CLASSES, bidx=(1, 2, 3), region=Rect(40, 40, 60, 60)))
+    page = Page(WebPage(scene, labels, CLASSES, bidx=(1, 2, 3), region=Rect(40, 40, 60, 60)).html())
     with page.picture(0) as photograph:
         image = np.asarray(photograph)
     assert image[:8, :8].max() < 30
@@ -170,9 +170,9 @@ def test_a_part_of_a_scene(make: Callable[..., tuple[Path, Path]], tmp_path: Pat
 def test_pages_that_cannot_be_made(make: Callable[..., tuple[Path, Path]], tmp_path: Path) -> None:
     scene, labels = make(20, 20)
     with pytest.raises(UsageError, match=r"\.html"):
-        write_web_page(scene, labels, tmp_path / "page.txt", CLASSES, bidx=(1, 2, 3))
+        WebPage(scene, labels, CLASSES, bidx=(1, 2, 3)).write(tmp_path / "page.txt")
     with pytest.raises(OutputError, match="cannot be written"):
-        write_web_page(scene, labels, tmp_path / "nowhere" / "page.html", CLASSES, bidx=(1, 2, 3))
+        WebPage(scene, labels, CLASSES, bidx=(1, 2, 3)).write(tmp_path / "nowhere" / "page.html")
     with pytest.raises(SceneError, match="No page"):
-        write_web_page(tmp_path / "gone.tif", labels, tmp_path / "page.html", CLASSES, bidx=(1, 2, 3))
+        WebPage(tmp_path / "gone.tif", labels, CLASSES, bidx=(1, 2, 3)).write(tmp_path / "page.html")
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["map.tif", "scene.tif"]

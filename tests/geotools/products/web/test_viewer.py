@@ -11,7 +11,7 @@ from support.maps import write_map
 from support.scenes import write_raster
 
 from iic_geotools.classmap.classes import NODATA, MapClass
-from iic_geotools.products.web.page import embed, web_page
+from iic_geotools.products.web.page import WebPage, embed
 
 pytestmark = pytest.mark.browser
 HOSTILE = "<img src=x onerror=document.title='broken'><script>document.title='broken'</script>"
@@ -32,7 +32,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     labels[:, WIDTH // 2 :] = 1
     labels[:5, -5:] = NODATA
     scene = write_raster(folder / "scene.tif", values)
-    text = web_page(scene, write_map(folder / "map.tif", labels), CLASSES, bidx=(1, 2, 3))
+    text = WebPage(scene, write_map(folder / "map.tif", labels), CLASSES, bidx=(1, 2, 3)).html()
     (folder / "map.html").write_text(text)
     (folder / "notebook.html").write_text(f"<body class=ready>{embed(text)}</body>")
     return folder / "map.html"
