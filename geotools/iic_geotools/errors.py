@@ -90,7 +90,7 @@ class TrainingError(IICError, RuntimeError):
 
 
 class UnexpectedError(IICError, RuntimeError):
-    """An error that nobody has foreseen, as a sentence with the type of its cause."""
+    """An unexpected error, as a sentence with the type of its cause."""
 
     @classmethod
     def of(cls, error: BaseException) -> Self:

@@ -13,7 +13,7 @@ class Progress:
         done: Amount of work done so far.
         total: Amount of work of the whole stage.
         unit: What `done` counts, e.g. "px" or "images". Speed is shown only if it is given.
-        note: Figures to show beside the percentage, e.g. "epoch 3/10, loss -1.234".
+        note: Figures to show next to the percentage, e.g. "epoch 3/10, loss -1.234".
     """
 
     stage: str

@@ -1,4 +1,4 @@
-"""Files beside a map that hold what a GeoTIFF cannot.
+"""Files next to a map that hold what a GeoTIFF cannot.
 
 GDAL reads class names, the attribute table and more of a georeference from `map.tif.aux.xml`. QGIS reads its legend
 from `map.qml`; without it, QGIS lists all 256 entries that the colour table of a GeoTIFF always has.

@@ -223,7 +223,7 @@ Features = tuple[npt.NDArray[Any], npt.NDArray[np.int32], npt.NDArray[Any], Floa
 def _regions(
     dataset: Any, map_path: Path, out: Path, min_area: float, simplify: Simplifier | None
 ) -> Iterator[Iterator[tuple[Any, int]]]:
-    """Yield the regions of a map, after merging small ones in a copy of it beside the output."""
+    """Yield the regions of a map, after merging small ones in a copy of it next to the output."""
     if not min_area:
         yield trace_regions(dataset, *stored_blocks(dataset, map_path), simplify)
         return

@@ -191,7 +191,7 @@ def preview(
 ) -> None:
     """Draw the scene and its map at the same scale, with class names, colours, shares and a scale bar.
 
-    Wide scenes are drawn above their map, others beside it. Memory is that of the picture.
+    Wide scenes are drawn above their map, others next to it. Memory is that of the picture.
 
     Args:
         scene_path: Path or address of the scene; anything GDAL opens.

@@ -142,7 +142,7 @@ class Patches:
         return number
 
     def drop_borders(self, enough: float) -> None:
-        """Forget the borders that cannot matter any more, and mark patches beside unknown ones as partial."""
+        """Forget the borders that cannot matter any more, and mark patches next to unknown ones as partial."""
         alive = (self.sizes < enough) & ~self.unknown
         matters = (self.one != self.other) & (alive[self.one] | alive[self.other])
         self.one, self.other, self.lengths = self.one[matters], self.other[matters], self.lengths[matters]

@@ -439,7 +439,7 @@ def _read_list(name: str) -> Iterator[str]:
 
 
 def _locate(entry: str, file: Path) -> str:
-    """The path of an entry of a list: as written if it exists or is not a local path, else beside the list."""
+    """The path of an entry of a list: as written if it exists or is not a local path, else next to the list."""
     beside = file.parent / entry
     with suppress(OSError, ValueError):  # names that no file can have
         if "://" not in entry and not Path(entry).exists() and beside.exists():

@@ -139,7 +139,7 @@ def write_points(
         y: y of the points.
         crs: CRS of both.
         fields: Values of each field, None where there is none.
-        metadata: What the layer says about itself. GDAL would copy that of the whole file into one beside it.
+        metadata: What the layer says about itself. GDAL would copy that of the whole file into one next to it.
     """
     require_vector(f"Writing {out}")
     wkt = crs.to_wkt(version="WKT2_2019")

@@ -120,7 +120,7 @@ def _product(matrix: Floats, columns: Floats) -> Floats:
     """Return the product of a small matrix and many columns, by this thread alone.
 
     numpy's BLAS shares larger products among threads that wait for each other by spinning. A search makes a thousand
-    of them, and beside other programs each would wait for the scheduler.
+    of them, and next to other programs each would wait for the scheduler.
     """
     result = np.empty((len(matrix), columns.shape[1]))
     step = max(1, THREADED // matrix.size)

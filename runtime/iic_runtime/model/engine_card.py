@@ -1,4 +1,4 @@
-"""The card of a TensorRT engine, and what the engine was built with and for: a JSON file beside it."""
+"""The card of a TensorRT engine, and what the engine was built with and for: a JSON file next to it."""
 
 import json
 from dataclasses import asdict, dataclass
@@ -49,12 +49,12 @@ class EngineFacts:
 
 
 def engine_card_path(path: Path) -> Path:
-    """Return where the card of an engine is: `model.engine.json` beside `model.engine`."""
+    """Return where the card of an engine is: `model.engine.json` next to `model.engine`."""
     return path.with_name(f"{path.name}.json")
 
 
 def write_engine_card(path: Path, card: Card, facts: EngineFacts) -> None:
-    """Write the card and the facts of an engine beside it."""
+    """Write the card and the facts of an engine next to it."""
     record = {"card": json.loads(card.to_json()), "engine": asdict(facts)}
     write_atomically(engine_card_path(path), json.dumps(record, indent=1, ensure_ascii=False).encode())
 
@@ -75,7 +75,7 @@ def read_engine_card(path: Path, content: bytes) -> tuple[Card, EngineFacts]:
         facts = EngineFacts(**record["engine"])
         card = Card.from_json(json.dumps(record["card"]))
     except OSError as error:
-        raise ModelError(f"its card {card_path.name} is not beside it; copy both files") from error
+        raise ModelError(f"its card {card_path.name} is not next to it; copy both files") from error
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         if isinstance(error, ModelError):
             raise

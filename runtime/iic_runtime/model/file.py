@@ -81,7 +81,7 @@ class ModelFile:
 
     @classmethod
     def parse(cls, path: Path, content: bytes) -> "ModelFile":
-        """Make sense of the content of a model file; the card of an engine is read from the file beside it.
+        """Make sense of the content of a model file; the card of an engine is read from the file next to it.
 
         Raises:
             ModelError: The content is not a model, or there is no valid card.

@@ -51,7 +51,7 @@ BYTES_PER_FEATURE = 12
 
 @dataclass(frozen=True)
 class Head:
-    """A head that can be written into a graph: linear, and a hidden layer of rectified units beside it if there is one.
+    """A head that can be written into a graph: linear, and perhaps a hidden layer of rectified units next to it.
 
     Attributes:
         weight: `[classes, features]`.

@@ -151,7 +151,7 @@ class Learner:
         data: The labelled chips.
         config: The settings of the run.
         fold: The places that are left out; None learns from all of them.
-        unlabelled: Windows for the IIC objective beside the labels, if there is one.
+        unlabelled: Windows for the IIC objective next to the labels, if there is one.
     """
 
     def __init__(

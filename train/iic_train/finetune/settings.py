@@ -183,7 +183,7 @@ class ScenesSettings:
         balance: How far the classes are weighted to equal shares.
         smoothing: Share of every label that is spread over all classes, against wrong labels.
         penalty: Weight of the squared weights of a head on frozen features.
-        iic_weight: Weight of the IIC objective on unlabelled pixels beside the labels.
+        iic_weight: Weight of the IIC objective on unlabelled pixels next to the labels.
         seed: Seed of everything that is random.
     """
 

@@ -29,7 +29,7 @@ def band_slices(images: Tensor, bands: Sequence[int]) -> list[Tensor]:
 
 
 class Front(nn.Module):
-    """Scaling by constants, and an optional Sobel filter or quantities beside the bands, before the trunk.
+    """Scaling by constants, and an optional Sobel filter or quantities next to the bands, before the trunk.
 
     The filter is applied to luminance only. Bands that are not colours, such as infrared, pass unchanged.
     """

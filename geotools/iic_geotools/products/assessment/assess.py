@@ -174,7 +174,7 @@ def _read_at(pixels: Ints, class_map: ClassMap) -> Ints:
 
 
 def _count_clicks(pixels: Ints, class_map: ClassMap) -> int:
-    """Number of samples whose pixel, or one beside it, holds a point that named the map's model."""
+    """Number of samples whose pixel, or one next to it, holds a point that named the map's model."""
     crs = class_map.grid.crs
     places = np.array(read_places(class_map.tags))
     if not len(places) or crs is None:

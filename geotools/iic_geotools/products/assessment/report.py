@@ -375,7 +375,7 @@ def _table(rows: Sequence[Sequence[str]], classes: Sequence[ClassFigures]) -> st
 
 
 def _areas(assessment: Assessment) -> str:
-    """Areas on the map beside those estimated, with confidence intervals."""
+    """Areas on the map next to those estimated, with confidence intervals."""
     rows = [figures for figures in assessment.classes if figures.area_ha is not None]
     if not rows:
         return ""
