@@ -165,6 +165,7 @@ def main() -> None:
     ]
     users = importers(found)
     single = [module.name for module in found if len(users[module.name]) == 1]
+    research = sum(file.read_text().count("\n") for file in top.glob("train/iic_research/*.py"))
     rows = (
         ("iic-segment-raster SCENE OUT, files / functions passed through", f"{files} / {called}"),
         (f"{OPTION}: parameters, fields, keywords (modules)", f"{dict(spots)} ({len(poured)})"),
@@ -172,6 +173,7 @@ def main() -> None:
         (f"classes that hold two or more of {', '.join(sorted(TRAINING))}", str(len(training))),
         ("modules that exactly one other module imports from", f"{len(single)} of {len(found)}"),
         ("package lines", str(sum(module.text.count("\n") for module in found))),
+        ("research lines next to the packages", str(research)),
         ("imports inside functions", str(sum(inner_imports(module.tree) for module in found))),
     )
     for name, figure in rows:
