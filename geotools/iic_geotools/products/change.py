@@ -177,7 +177,7 @@ def _draw_pictures(
         return []
     # Imported here because few comparisons are drawn.
     from iic_geotools.products.preview import preview
-    from iic_geotools.products.web.page import write_web_page
+    from iic_geotools.products.web.page import WebPage
 
     below = folder / "later"
     below.mkdir()
@@ -192,7 +192,8 @@ def _draw_pictures(
     if settings.web is not None:
         moves.append((folder / "change.html", Path(settings.web)))
         title, note = Path(settings.web).stem, "Below the changes: the later map."
-        write_web_page(later_file, change_file, moves[-1][0], classes, bidx=(1,), title=title, note=note)
+        page = WebPage(later_file, change_file, classes, bidx=(1,), title=title, note=note)
+        page.write(moves[-1][0])
     return moves
 
 
