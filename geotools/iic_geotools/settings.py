@@ -310,9 +310,13 @@ def check_numbers(kind: type[Any], values: Mapping[str, Any]) -> None:
         least, most = entry.about.least, entry.about.most
         low, high = -_LONGEST if least is None else least, _LONGEST if most is None else most
         if entry.name != "nodata" and not low <= float(value) <= high:
-            raise UsageError(
-                f"`{entry.name}` must be a number from {low:g} to {high:g}, not {str(value)[:40]}."
-            )
+            if least is None and most is None:
+                wanted = "a finite number of at most 64 bits"
+            elif most is None:
+                wanted = f"at least {low:g}"
+            else:
+                wanted = f"at most {high:g}" if least is None else f"between {low:g} and {high:g}"
+            raise UsageError(f"`{entry.name}` must be {wanted}, not {str(value)[:40]}.")
 
 
 def _with_numbers(settings: A) -> A:

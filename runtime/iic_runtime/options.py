@@ -161,6 +161,8 @@ class UnsureSettings(Settings, group="Cleaning"):
         0.0,
         "Pixels whose label has a lower probability than this, 0 to 1, become nodata in the map.",
         metavar="P",
+        least=0,
+        most=1,
         first=True,
     )
     unsure_class: bool = setting(
