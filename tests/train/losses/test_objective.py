@@ -132,6 +132,52 @@ def test_clustering_loss_and_gradient_are_the_definition(entropy_weight: float) 
         torch.testing.assert_close(got, want)
 
 
+AUTHORS_CLUSTERING = {
+    1.0: (-0.06869705382279512, 1.2157219988359689, -0.027999708126513083),
+    1.5: (-1.9979641566405397, 1.2054836323747713, -0.015370696815879652),
+}
+AUTHORS_SEGMENTATION = {
+    (1.0, False): (-0.002585361935151792, 0.029457429140646536, -0.0006677327146711683),
+    (1.0, True): (-0.0038965090698355426, 0.04569807789461717, -0.00015699031972455),
+    (1.5, False): (-1.3868384868809875, 0.10261862214138093, -0.001249099182376736),
+    (1.5, True): (-1.3861886911413115, 0.12986567888037082, -0.0013935414840349938),
+}
+"""Loss, sum of the gradient's absolute values, and its sum weighted by cosines, from the authors' code: for
+segmentation without and with a mask, by the loss that all their commands use."""
+
+
+def waves(*shape: int, phase: float = 0.0) -> Tensor:
+    """Return probabilities that need no random numbers."""
+    index = torch.arange(math.prod(shape), dtype=torch.float64)
+    return (2 * torch.sin(index * index * 0.37 + phase)).reshape(shape).softmax(1)
+
+
+def figures(loss: Tensor, p: Tensor) -> tuple[float, ...]:
+    (gradient,) = gradients(loss, p)
+    weight = torch.cos(torch.arange(gradient.numel(), dtype=torch.float64)).reshape(gradient.shape)
+    return loss.item(), gradient.abs().sum().item(), (gradient * weight).sum().item()
+
+
+@pytest.mark.parametrize("entropy_weight", AUTHORS_CLUSTERING)
+def test_clustering_loss_and_gradient_are_those_of_the_authors_code(entropy_weight: float) -> None:
+    z = waves(40, 7).requires_grad_()
+    loss = iic_loss(z, waves(40, 7, phase=0.5), entropy_weight)
+    assert figures(loss, z) == pytest.approx(AUTHORS_CLUSTERING[entropy_weight], rel=1e-10)
+
+
+@pytest.mark.parametrize(("entropy_weight", "masked"), AUTHORS_SEGMENTATION)
+def test_segmentation_loss_and_gradient_are_those_of_the_authors_code(
+    entropy_weight: float, masked: bool
+) -> None:
+    p = waves(3, 4, 11, 13).requires_grad_()
+    mask = torch.sin(torch.arange(3 * 11 * 13, dtype=torch.float64) * 0.9).reshape(3, 11, 13) > -0.4
+    other = waves(3, 4, 11, 13, phase=0.5)
+    loss = iic_segmentation_loss(
+        p, other, radius=3, entropy_weight=entropy_weight, mask=mask if masked else None, collapsed=False
+    )
+    assert figures(loss, p) == pytest.approx(AUTHORS_SEGMENTATION[entropy_weight, masked], rel=1e-10)
+
+
 @settings(max_examples=30)
 @given(k=st.integers(2, 12), seed=st.integers(0, 1000), sharpness=st.floats(0.1, 20.0))
 def test_loss_lies_between_minus_log_k_and_zero(k: int, seed: int, sharpness: float) -> None:

@@ -3,10 +3,12 @@
 from dataclasses import replace
 
 import pytest
+import torch
 
 from iic_geotools.errors import UsageError
 from iic_train.config import change
 from iic_train.data import DATASETS
+from iic_train.models.networks import Network
 from iic_train.recipes.presets import OVERCLUSTERED, PRESETS, UNSUPERVISED, preset
 from iic_train.views.settings import DensePairs, ImagePairs
 
@@ -70,6 +72,22 @@ PUBLISHED = {
 """The authors' 16 commands by the numbers of their models."""
 EPOCHS_RUN = {569: 389, 640: 1447, 579: 1051, 685: 463, 555: 55, 512: 15, 545: 14, 544: 11}
 """Epochs in the authors' logs; those of segmentation are of one head, and count half."""
+
+
+PARAMETERS = {
+    569: 21481616, 640: 21481616, 579: 21686816, 685: 5687020, 653: 21635516, 652: 21635516, 654: 10763320,
+    665: 4880445, 555: 4512960, 512: 4534464, 545: 4516992, 544: 4524672, 496: 4511424, 521: 4526784, 482: 4507776,
+    487: 4515456,
+}  # fmt: skip
+"""Parameters of the networks that the authors' code builds for these commands."""
+
+
+@pytest.mark.parametrize("number", PUBLISHED)
+def test_a_preset_has_as_many_parameters_as_the_authors_network(number: int) -> None:
+    name, overcluster = PUBLISHED[number][:2]
+    with torch.device("meta"):
+        network = Network(preset(name, overcluster=overcluster).network)
+    assert sum(parameter.numel() for parameter in network.parameters()) == PARAMETERS[number]
 
 
 @pytest.mark.parametrize("number", PUBLISHED)
