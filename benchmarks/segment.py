@@ -5,6 +5,8 @@
     python benchmarks/segment.py --memory                            # peak memory from 16 Mpx to 1.6 Gpx
     python benchmarks/segment.py --sparse                            # 100 Gpx, 0.1 % of it data
     python benchmarks/segment.py --start                             # processor time of commands that do little
+    python benchmarks/segment.py --free-engine                       # all but the engine, as for a GPU of no time
+    python benchmarks/segment.py --simulated-gpu                     # copying and computing side by side
 
 Every measurement runs in a process of its own, so that peak memory is its own; ratios are what counts. Each is given by
 the clock and by processor time, which other programs change less, each from the best of a few runs in turns. "Engine's
@@ -177,6 +179,71 @@ def end_to_end(folder: Path, scene: Path, model: str, device: str = "cpu", **opt
     return figures
 
 
+def free_engine(folder: Path, scene: Path, tile: str) -> dict[str, Any]:
+    """File to file on a GPU that takes no time: what limits a fast one."""
+    from support.simulated_gpu import SimulatedGpu, nothing, on_simulated_gpu
+
+    from iic_runtime import segment_raster
+
+    gpu = SimulatedGpu(nothing)
+    segmenter = on_simulated_gpu(folder / "four.onnx", gpu, tile=int(tile), batch=4)
+    segmenter.engine.run(np.zeros((4, 4, 8, 8), np.uint8), False)
+    gpu.batches.clear()
+    before, clock = bytes_read(), Clock()
+    summary = segment_raster(scene, folder / "map.tif", segmenter, match_gsd=False, overwrite=True)
+    filled = sum(shape[0] for shape in gpu.batches) / (4 * len(gpu.batches))
+    shapes = len({shape[1:] for shape in gpu.batches})
+    times = (bytes_read() - before) / scene.stat().st_size
+    return {**clock.read(), "pixels": summary.pixels, "times_read": times, "filled": filled, "shapes": shapes}
+
+
+def bytes_read() -> int:
+    """The bytes that this process has read so far."""
+    return int(Path("/proc/self/io").read_text().split("rchar:")[1].split()[0])
+
+
+def free(folder: Path, scene: Path, repeats: int) -> None:
+    """The table of the engine that takes no time."""
+    jobs: list[tuple[str, ...]] = [("free", tile) for tile in ("512", "1024", "2048")]
+    best = fastest(jobs, folder, scene, repeats)
+    print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores; four cores by processor time")
+    print(f"{'tile':>5}{'Mpx/s':>8}{'four cores':>12}{'file read':>11}{'slots filled':>14}{'shapes':>8}")
+    for (_, tile), figures in best.items():
+        million = figures["pixels"] / 1e6
+        print(
+            f"{tile:>5}{million / figures['seconds']:8.1f}{4 * million / figures['cpu_seconds']:12.0f}"
+            f"{figures['times_read']:9.2f} x{figures['filled']:14.2f}{figures['shapes']:8d}"
+        )
+
+
+def simulated(folder: Path) -> None:
+    """Throughput of a simulated GPU against its slowest stage."""
+    from support.simulated_gpu import SimulatedGpu, nothing, on_simulated_gpu
+
+    from iic_geotools.scene.scene import Pixels
+    from iic_geotools.tiling import Rect, Tile
+
+    rect = Rect(0, 0, 512, 512)
+    group = [(Tile(rect, rect), Pixels(np.zeros((4, 512, 512), np.uint8), None))] * 4
+    print(
+        f"{'in, compute, out (ms a batch)':<32}{'one lane':>10}{'three':>8}   of the slowest stage's throughput"
+    )
+    for seconds in ((0.01, 0.1, 0.005), (0.1, 0.1, 0.1), (0.1, 0.05, 0.02), (0.02, 0.05, 0.1)):
+        shares = []
+        for lanes in (1, 3):
+            segmenter = on_simulated_gpu(
+                folder / "four.onnx", SimulatedGpu(nothing, seconds), tile=512, batch=4, lanes=lanes
+            )
+            clock, count = Clock(), 60
+            for _ in segmenter.label([group] * count, 4 * count, confidence=False):
+                pass
+            shares.append(count * max(seconds) / clock.read()["seconds"])
+        print(
+            f"{', '.join(f'{1000 * each:g}' for each in seconds):<32}{shares[0]:10.2f}{shares[1]:8.2f}",
+            flush=True,
+        )
+
+
 def with_geodeep(folder: Path, scene: Path) -> dict[str, Any]:
     """GeoDeep, file to file, with the 5x5 median filter it always applies."""
     import geodeep
@@ -200,9 +267,8 @@ def run_here(function: str, folder: str, scene: str, *more: str) -> None:
     """What `measure` starts."""
     from iic_runtime.engine.base import peak_memory
 
-    figures = {"engine": engine_alone, "end": end_to_end, "geodeep": with_geodeep}[function](
-        Path(folder), Path(scene), *more
-    )  # type: ignore[operator]
+    functions = {"engine": engine_alone, "end": end_to_end, "geodeep": with_geodeep, "free": free_engine}
+    figures = functions[function](Path(folder), Path(scene), *more)  # type: ignore[operator]
     figures["peak_mb"] = peak_memory() / 1e6
     print(json.dumps(figures))
 
@@ -373,6 +439,8 @@ def main() -> None:
     parser.add_argument("--sides", type=int, nargs="+", default=[4000, 12_000, 40_000])
     parser.add_argument("--sparse", action="store_true")
     parser.add_argument("--start", action="store_true")
+    parser.add_argument("--free-engine", action="store_true")
+    parser.add_argument("--simulated-gpu", action="store_true")
     parser.add_argument("--run", nargs="+", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.run:
@@ -390,9 +458,12 @@ def main() -> None:
             sparse(folder)
         elif arguments.start:
             start(folder, arguments.repeats)
+        elif arguments.simulated_gpu:
+            simulated(folder)
         else:
             scene = arguments.scene or make_scene(folder / "scene.tif", arguments.side)
-            (bundled if arguments.bundled else throughput)(folder, scene, arguments.repeats)
+            table = bundled if arguments.bundled else free if arguments.free_engine else throughput
+            table(folder, scene, arguments.repeats)
 
 
 if __name__ == "__main__":

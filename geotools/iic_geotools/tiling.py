@@ -8,7 +8,8 @@ A map must not depend on how it was tiled. A network with a receptive field reac
 - are never padded.
 
 `TileGrid` cuts a region of a scene into such tiles; `TileGrid.parts` groups them into the pieces that are written at
-once.
+once. Reading further than needed is exact, too: `uniform` tiles at an edge of the scene reach further inwards, so that
+all of them have the same shape and fit into one batch.
 """
 
 from collections.abc import Iterator
@@ -122,6 +123,8 @@ class TileGrid:
         halo: Number of pixels that a label depends on in each direction.
         stride: Pixels that are read start at a multiple of this.
         region: The pixels to label; None for the whole scene.
+        uniform: Whether all tiles read the same number of pixels, as far as the scene has them. Only its last rows or
+            columns have another number, if their number in the scene is not a multiple of `stride`.
     """
 
     width: int
@@ -130,6 +133,7 @@ class TileGrid:
     halo: int
     stride: int
     region: Rect | None = None
+    uniform: bool = False
 
     def __post_init__(self) -> None:
         if min(self.width, self.height, self.tile, self.stride) < 1 or self.halo < 0:
@@ -170,14 +174,21 @@ class TileGrid:
         area = self.area
         square = Rect(area.col + column * self.tile, area.row + row * self.tile, self.tile, self.tile)
         core = square.intersection(area)
-        col, right = self._span(core.col, core.right, self.width)
-        top, bottom = self._span(core.row, core.bottom, self.height)
+        col, right = self._span(core.col, core.right, area.width, self.width)
+        top, bottom = self._span(core.row, core.bottom, area.height, self.height)
         return Tile(core, Rect(col, top, right - col, bottom - top))
 
-    def _span(self, start: int, stop: int, limit: int) -> tuple[int, int]:
+    def _span(self, start: int, stop: int, extent: int, limit: int) -> tuple[int, int]:
         first = max(0, start - self.halo) // self.stride * self.stride
-        last = -(-(stop + self.halo) // self.stride) * self.stride
-        return first, min(last, limit)
+        if not self.uniform:
+            return first, min(self._aligned(stop + self.halo), limit)
+        side = self._aligned(min(self.tile, extent) + 2 * self.halo + self.stride - 1)
+        if first + side < limit:
+            return first, first + side
+        return max(0, self._aligned(limit - side)), limit
+
+    def _aligned(self, pixels: int) -> int:
+        return -(-pixels // self.stride) * self.stride
 
     def __iter__(self) -> Iterator[Tile]:
         rows, columns = self.shape

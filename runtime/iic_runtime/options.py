@@ -64,11 +64,13 @@ class EngineSettings(DeviceSettings, group="Running"):
         "Side in pixels of the squares that are labelled at once. By default what is fast within `max_memory`.",
         metavar="PX",
     )
-    batch: int | None = setting(None, "Number of tiles run at once. By default 1 on a CPU and 4 on a GPU.")
+    batch: int | None = setting(
+        None, "Number of tiles run at once. By default 1 on a CPU; on a GPU by its memory."
+    )
     max_memory: int | None = setting(
         None,
-        "Choose tile size and batch to stay below this, e.g. 800M or 2G. By default 1G, but not more than half of the "
-        "machine's memory.",
+        "Choose tile size and batch to stay below this, e.g. 800M or 2G. By default 1G, with a GPU 4G besides its own, "
+        "but not more than half of the machine's memory.",
         details="In Python a number of bytes.",
         metavar="SIZE",
         parse=parse_size,

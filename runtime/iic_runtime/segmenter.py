@@ -68,7 +68,8 @@ class Segmenter:
         threads: Number of threads of the engine; by default all cores.
         tile: Side in pixels of the squares that are labelled at once; by default what is fast within `max_memory`.
         batch: Number of squares that are run at once.
-        max_memory: Bytes that a run may take; by default 1 GiB, but not more than half of the machine's memory.
+        max_memory: Bytes that a run may take; by default 1 GiB, with a GPU 4 GiB besides its own, but not more than
+            half of the machine's memory.
 
     Example:
         >>> segment = Segmenter("aerial")
@@ -173,7 +174,9 @@ class Segmenter:
             valid = None if known is None else known[tile.read.slices]
             return tile, Pixels(image[:, *tile.read.slices], valid)
 
-        grid = TileGrid(width, height, self.spec.tile, self.card.halo, self.card.stride)
+        grid = TileGrid(
+            width, height, self.spec.tile, self.card.halo, self.card.stride, uniform=not self.spec.on_cpu
+        )
         groups = group_by_shape(map(read, grid), self.spec.batch)
         for results in self.label(groups, len(grid)):
             for tile, result in results:
@@ -207,7 +210,9 @@ class Segmenter:
     @cached_property
     def lane_engine(self) -> Engine:
         """An engine for as many threads as the spec has lanes, each of which runs batches of its own."""
-        return self.engine if self.spec.lanes == 1 else open_lanes(self.model, self.spec)
+        return (
+            self.engine if self.spec.lanes == 1 or not self.spec.on_cpu else open_lanes(self.model, self.spec)
+        )
 
     def _rescale(
         self,

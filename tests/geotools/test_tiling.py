@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -15,7 +17,7 @@ def grids(draw: st.DrawFn) -> TileGrid:
         col, row = draw(st.integers(0, width - 1)), draw(st.integers(0, height - 1))
         region = Rect(col, row, draw(st.integers(1, width - col)), draw(st.integers(1, height - row)))
     tile, halo, stride = draw(st.integers(1, 40)), draw(st.integers(0, 30)), draw(st.integers(1, 8))
-    return TileGrid(width, height, tile, halo, stride, region)
+    return TileGrid(width, height, tile, halo, stride, region, uniform=draw(st.booleans()))
 
 
 @given(grids())
@@ -44,6 +46,20 @@ def test_reads_are_aligned_and_reach_the_halo_or_the_edge(grid: TileGrid) -> Non
         assert read.right % grid.stride == 0 or read.right == grid.width
         assert read.bottom % grid.stride == 0 or read.bottom == grid.height
         assert max(read.width, read.height) <= grid.read_side
+
+
+@given(grids())
+def test_uniform_tiles_differ_only_where_the_stride_does_not_divide_the_scene(grid: TileGrid) -> None:
+    grid = replace(grid, uniform=True)
+    widths = {
+        tile.read.width for tile in grid if tile.read.right < grid.width or grid.width % grid.stride == 0
+    }
+    heights = {
+        tile.read.height for tile in grid if tile.read.bottom < grid.height or grid.height % grid.stride == 0
+    }
+    assert len(widths) <= 1
+    assert len(heights) <= 1
+    assert len({(tile.read.width, tile.read.height) for tile in grid}) <= 4
 
 
 @given(grids())

@@ -35,7 +35,8 @@ class EngineSpec:
         tile: Side of a tile's core in pixels.
         batch: Number of tiles that are run at once.
         threads: Number of threads of the engine; None for all cores.
-        lanes: Number of batches that are run side by side, each on its share of the threads, where there are many.
+        lanes: Number of batches that are run side by side: on a CPU each on its share of the threads, where there are
+            many; on a GPU one is computed while others are copied.
     """
 
     device: Device
@@ -51,7 +52,8 @@ class EngineSpec:
 
     def with_threads(self, threads: int | None) -> "EngineSpec":
         """Return the same with another number of threads, and not more lanes than these."""
-        return replace(self, threads=threads, lanes=min(self.lanes, threads or cores()))
+        lanes = min(self.lanes, threads or cores()) if self.on_cpu else self.lanes
+        return replace(self, threads=threads, lanes=lanes)
 
     @property
     def on_cpu(self) -> bool:
@@ -85,8 +87,7 @@ def check_outputs(card: Card, batch: tuple[int, ...], outputs: Mapping[str, NDAr
     Raises:
         ModelError: An output has another shape or type, or a label is not a class of the card.
     """
-    count, _, height, width = batch
-    shape = (count, height, width) if card.task == "segmentation" else (count,)
+    shape = output_shape(card, batch)
     problem = next(filter(None, (_wrong_output(*output, shape) for output in outputs.items())), None)
     if problem is None:
         largest = int(outputs["labels"].max(initial=0))
@@ -97,6 +98,12 @@ def check_outputs(card: Card, batch: tuple[int, ...], outputs: Mapping[str, NDAr
             f"The graph of the model {card.name} returned {problem}; check it with iic-model validate, and export it "
             "again."
         )
+
+
+def output_shape(card: Card, batch: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape of labels and confidence of a batch [N, bands, H, W]."""
+    count, _, height, width = batch
+    return (count, height, width) if card.task == "segmentation" else (count,)
 
 
 def _wrong_output(name: str, values: Any, shape: tuple[int, ...]) -> str | None:

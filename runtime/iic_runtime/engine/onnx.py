@@ -8,15 +8,16 @@ from hashlib import sha256
 from io import StringIO
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from iic_geotools.errors import DeviceError, MissingPackageError, ModelError, last_line
 from iic_geotools.files import cache_folder
 from iic_geotools.threads import cores
 from iic_geotools.tiling import largest_read
-from iic_runtime.engine.base import OUTPUTS, EngineSpec, LabelArray, check_outputs
-from iic_runtime.engine.gpu import describe_gpus
-from iic_runtime.model.card import Card
+from iic_runtime.engine.base import OUTPUTS, EngineSpec, LabelArray, check_outputs, output_shape
+from iic_runtime.engine.gpu import Buffers, Slots, describe_gpus
+from iic_runtime.model.card import Card, Precision
 from iic_runtime.model.file import ModelFile
 from iic_runtime.model.onnx_graph import only_outputs
 from iic_runtime.options import Device
@@ -33,6 +34,12 @@ _TYPES = {
     "tensor(float)": "float32",
 }
 _FATAL_ONLY = 4
+# What TensorRT may compute in besides float32: it refuses graphs in a lower precision without these.
+_PRECISION_OPTIONS: dict[Precision, dict[str, str]] = {
+    "fp32": {},
+    "fp16": {"trt_fp16_enable": "True"},
+    "int8": {"trt_int8_enable": "True"},
+}
 
 
 def usable_devices() -> tuple[Device, ...]:
@@ -80,6 +87,8 @@ class OnnxEngine:
         self._options = runtime.RunOptions()
         # Without this, the part of the graph that leads to an output is computed even if the output is not fetched.
         self._options.only_execute_path_to_fetches = True
+        slots = (BoundSlot(self._session, self._options, model.card, Buffers()) for _ in range(spec.lanes))
+        self._slots = None if spec.on_cpu else Slots(slots)
 
     @property
     def image_size(self) -> tuple[int | None, int | None]:
@@ -102,6 +111,8 @@ class OnnxEngine:
     def fetch(self, batch: NDArray[Any], names: Sequence[str]) -> list[NDArray[Any]]:
         """Return those of the outputs that are named."""
         try:
+            if self._slots is not None and set(names) <= set(OUTPUTS):
+                return self._slots.run(batch, names)
             outputs: list[NDArray[Any]] = self._session.run(list(names), {"image": batch}, self._options)
         except Exception as error:  # as in _open_session
             raise ModelError(
@@ -109,6 +120,38 @@ class OnnxEngine:
                 "try a smaller `tile` or `batch`, and check the model with iic-model validate."
             ) from error
         return outputs
+
+
+class BoundSlot:
+    """A batch in memory that ONNX Runtime and the GPU use as it is; it is copied and run while its caller waits.
+
+    Args:
+        session: The session, in which several threads may run.
+        options: How it is run.
+        card: The card of the model.
+        buffers: Where pixels and labels are.
+    """
+
+    def __init__(self, session: Any, options: Any, card: Card, buffers: Buffers) -> None:
+        self._session, self._options, self._card, self._buffers = session, options, card, buffers
+        self._binding: Any = None
+        self._outputs: list[NDArray[Any]] = []
+
+    def submit(self, batch: NDArray[Any], names: Sequence[str]) -> None:
+        """Bind a batch and its outputs, labels or confidence."""
+        image = self._buffers.take("image", batch.shape, batch.dtype)
+        np.copyto(image, batch)
+        self._binding = self._session.io_binding()
+        self._binding.bind_cpu_input("image", image)
+        shape = output_shape(self._card, batch.shape)
+        self._outputs = [self._buffers.take(name, shape, np.uint8) for name in names]
+        for name, values in zip(names, self._outputs, strict=True):
+            self._binding.bind_output(name, "cpu", 0, np.uint8, shape, values.ctypes.data)
+
+    def collect(self) -> list[NDArray[Any]]:
+        """Run the batch, and return its outputs."""
+        self._session.run_with_iobinding(self._binding, self._options)
+        return [values.copy() for values in self._outputs]
 
 
 def import_onnxruntime() -> Any:
@@ -221,7 +264,7 @@ def provider_options(card: Card, digest: str, batch: int, side: int) -> dict[str
         "opt": (batch, bands, side, side),
         "max": (batch, bands, side, side),
     }
-    key = "\n".join([digest, *_versions(), describe_gpus(), str(sorted(shapes.items()))])
+    key = "\n".join([digest, *_versions(), describe_gpus(), card.precision, str(sorted(shapes.items()))])
     folder = cache_folder() / "tensorrt" / sha256(key.encode()).hexdigest()[:24]
     folder.mkdir(parents=True, exist_ok=True)
     profile = {
@@ -229,6 +272,7 @@ def provider_options(card: Card, digest: str, batch: int, side: int) -> dict[str
     }
     return {
         **profile,
+        **_PRECISION_OPTIONS[card.precision],
         "trt_engine_cache_enable": "True",
         "trt_engine_cache_path": str(folder),
         "trt_timing_cache_enable": "True",

@@ -13,6 +13,7 @@ from iic_geotools.errors import DeviceError, MissingPackageError, SceneError, Us
 from iic_geotools.geobox import GeoBox
 from iic_geotools.threads import cores
 from iic_runtime.engine.base import CPU_DEVICES, OUTPUTS, Engine, EngineSpec, memory_of_machine
+from iic_runtime.engine.gpu import gpu_memory
 from iic_runtime.engine.onnx import OnnxEngine, usable_devices
 from iic_runtime.engine.openvino import OpenVinoEngine, open_openvino, prefers_openvino
 from iic_runtime.engine.tensorrt import TensorRTEngine
@@ -24,9 +25,17 @@ _LOG = logging.getLogger(__name__)
 # More threads than any machine has cores only fight each other.
 MAX_THREADS = 256
 
-DEFAULT_MEMORY = 1 << 30
+DEFAULT_MEMORY, DEFAULT_GPU_MEMORY = 1 << 30, 4 << 30
 TILES = (1024, 768, 512, 256, 128)
-CPU_BATCH, GPU_BATCH = 1, 4
+GPU_TILES = (4096, 2048, *TILES)
+CPU_BATCH, GPU_BATCHES = 1, (1, 2, 4, 8, 16)
+# Batches in flight on a GPU: one is copied in, one computed, one copied out.
+GPU_LANES = 3
+UNKNOWN_GPU = 4 << 30
+# On paper, not measured: the share of a GPU's memory that a run takes, what its libraries take of that, what an
+# engine takes more per pixel than ONNX Runtime on a CPU, by which cards tell it, and the pixels that a GPU would label
+# in the time that it takes to start a batch.
+GPU_SHARE, GPU_LIBRARIES, GPU_FACTOR, GPU_START = 0.6, 1 << 30, 1.5, 1 << 17
 # The share of a network that one thread computes while the others wait: measured at 0.1 to 0.26.
 SERIAL_SHARE = 0.25
 # What is nearly as fast with less memory and work is better.
@@ -134,22 +143,27 @@ def choose_spec(card: Card, settings: EngineSettings) -> EngineSpec:
         _check_whole(name, value)
         if value is not None and value < 1:
             raise UsageError(f"`{name}` must be at least 1, not {value}.")
-    if batch is None:
-        batch = CPU_BATCH if device in CPU_DEVICES else GPU_BATCH
-    smallest = EngineSpec(device, tile or TILES[-1], batch, threads)
+    on_cpu = device in CPU_DEVICES
+    tiles = (TILES if on_cpu else GPU_TILES) if tile is None else (tile,)
+    batches = ((CPU_BATCH,) if on_cpu else GPU_BATCHES) if batch is None else (batch,)
+    batch = batches[0]
+    smallest = EngineSpec(device, tiles[-1], batch, threads, lanes=1 if on_cpu else GPU_LANES)
     # A scene may be smaller than a tile, but not than the smallest one that is worth running.
     check_machine(card, smallest, TILES[-1])
-    budget = _default_budget() if max_memory is None else max_memory
+    budget = _default_budget(on_cpu) if max_memory is None else max_memory
+    room = 0.0 if on_cpu else GPU_SHARE * (gpu_memory() or UNKNOWN_GPU)
     fitting = [
         spec
-        for side in (TILES if tile is None else [tile])
-        for spec in _in_lanes(EngineSpec(device, side, batch, threads))
-        if estimate_memory(card, spec) <= budget
+        for side in tiles
+        for count in batches
+        for spec in _in_lanes(EngineSpec(device, side, count, threads))
+        if estimate_memory(card, spec) <= budget and (on_cpu or estimate_gpu_memory(card, spec) <= room)
     ]
     if fitting:
         fast = CLOSE * max(_expected_speed(card, spec) for spec in fitting)
         close = [spec for spec in fitting if _expected_speed(card, spec) >= fast]
-        return min(close, key=lambda spec: estimate_memory(card, spec) / _useful_share(card, spec))
+        memory = estimate_memory if on_cpu else estimate_gpu_memory
+        return min(close, key=lambda spec: memory(card, spec) / _useful_share(card, spec))
     if max_memory is None:
         return smallest
     needed = estimate_memory(card, smallest) >> 20
@@ -164,19 +178,23 @@ def choose_spec(card: Card, settings: EngineSettings) -> EngineSpec:
     )
 
 
-def _default_budget() -> int:
-    present = memory_of_machine()
-    return DEFAULT_MEMORY if present is None else min(DEFAULT_MEMORY, present // 2)
+def _default_budget(on_cpu: bool) -> int:
+    most, present = DEFAULT_MEMORY if on_cpu else DEFAULT_GPU_MEMORY, memory_of_machine()
+    return most if present is None else min(most, present // 2)
 
 
 def _in_lanes(spec: EngineSpec) -> list[EngineSpec]:
-    """Return a spec with every number of lanes that its threads can be shared by."""
-    most = (spec.threads or cores()) if spec.on_cpu else 1
-    return [replace(spec, lanes=lanes) for lanes in range(1, most + 1)]
+    """Return a spec with every number of lanes that its threads can be shared by, or with those of a GPU."""
+    if not spec.on_cpu:
+        return [replace(spec, lanes=GPU_LANES)]
+    return [replace(spec, lanes=lanes) for lanes in range(1, (spec.threads or cores()) + 1)]
 
 
 def _expected_speed(card: Card, spec: EngineSpec) -> float:
     """Return a figure by which specs compare: the work that is done at once, as far as it is not for halos."""
+    if not spec.on_cpu:
+        pixels = spec.batch * _side(card, spec.tile) ** 2
+        return pixels / (pixels + GPU_START) * _useful_share(card, spec)
     slowness = SERIAL_SHARE + (1 - SERIAL_SHARE) / spec.threads_per_lane
     return spec.lanes / slowness * _useful_share(card, spec)
 
@@ -229,12 +247,23 @@ def check_work(pixels: int, grid: GeoBox) -> None:
 
 
 def estimate_memory(card: Card, spec: EngineSpec) -> int:
-    """Return the bytes that a run takes at its peak."""
+    """Return the bytes of the machine's memory that a run takes at its peak."""
     raw = len(card.bands) * np.dtype(card.dtype).itemsize
+    if not spec.on_cpu:
+        # Each batch as it was read, stacked and pinned, with its labels; what is read ahead; GDAL's block cache.
+        tiles = spec.batch * (3 * spec.lanes + QUEUED_TILES)
+        return int(BASE_MEMORY + GPU_LIBRARIES + _side(card, spec.tile) ** 2 * tiles * (raw + 2))
     base, factor = (OPENVINO_MEMORY, OPENVINO_FACTOR) if spec.device == "openvino" else (0, 1.0)
     running = spec.lanes * spec.batch * (factor * card.memory_per_pixel + raw)
     pixels = _side(card, spec.tile) ** 2
     return int(BASE_MEMORY + base + pixels * (running + (QUEUED_TILES + spec.lanes) * raw))
+
+
+def estimate_gpu_memory(card: Card, spec: EngineSpec) -> int:
+    """Return the bytes of a GPU's memory that a run takes at its peak."""
+    raw = len(card.bands) * np.dtype(card.dtype).itemsize
+    pixels = spec.lanes * spec.batch * _side(card, spec.tile) ** 2
+    return int(GPU_LIBRARIES + pixels * (GPU_FACTOR * card.memory_per_pixel + raw))
 
 
 def _side(card: Card, tile: int) -> int:

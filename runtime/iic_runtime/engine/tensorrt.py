@@ -4,7 +4,7 @@ Names annotated with `trt.` are TensorRT's own objects: a test looks up every at
 how it is called, in the real bindings.
 """
 
-import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iic_geotools.errors import DeviceError, MissingPackageError, ModelError
-from iic_runtime.engine.base import EngineSpec, LabelArray, check_outputs
-from iic_runtime.engine.gpu import Gpu, cuda_runtime, find_gpu, succeed
+from iic_runtime.engine.base import OUTPUTS, EngineSpec, LabelArray, check_outputs, output_shape
+from iic_runtime.engine.gpu import Buffers, Gpu, Slots, cuda_runtime, find_gpu, succeed
 from iic_runtime.model.engine_card import EngineFacts
 from iic_runtime.model.file import ModelFile
 
@@ -42,6 +42,10 @@ def import_tensorrt() -> Any:
     return tensorrt
 
 
+# While one batch is computed, the next one is copied in and the last one out. Each context has memory of its own.
+CONTEXTS = 2
+
+
 @dataclass(frozen=True)
 class _Buffer:
     """Memory on the GPU for one input or output of the largest shape."""
@@ -51,7 +55,7 @@ class _Buffer:
 
 
 class TensorRTEngine:
-    """Runs batches on the first GPU, one at a time even if several threads ask."""
+    """Runs batches on the first GPU, two at a time if several threads ask."""
 
     def __init__(self, model: ModelFile, spec: EngineSpec) -> None:
         facts = model.engine
@@ -61,32 +65,56 @@ class TensorRTEngine:
         tensorrt = import_tensorrt()
         _check_fit(model, facts, gpu, tensorrt.__version__)
         self.spec = spec
-        self._model, self._cuda = model, cuda_runtime()
-        self._lock = threading.Lock()
+        self._model = model
         self.provider = f"TensorRT {tensorrt.__version__} on {gpu.name}"
-        self._engine, self._context = _load(tensorrt, model, facts.portable)
-        self._buffers: dict[str, _Buffer] = {}
-        self._stream = succeed(self._cuda.cudaStreamCreate())
-        self._allocate(tensorrt)
+        engine = _load(tensorrt, model, facts.portable)
+        self._slots = Slots(_Slot(tensorrt, engine, model) for _ in range(min(CONTEXTS, spec.lanes)))
 
     def run(self, batch: NDArray[Any], confidence: bool) -> tuple[LabelArray, LabelArray | None]:
         """Return labels and, if asked for, confidence [N, H, W] of raw pixels [N, bands, H, W]."""
-        context: trt.IExecutionContext = self._context
-        names = ["labels", "confidence"] if confidence else ["labels"]
-        with self._lock:
-            pixels = np.ascontiguousarray(batch, self._buffers["image"].dtype)
-            if not context.set_input_shape("image", pixels.shape):
-                raise ModelError(f"{self._model.path} was not built for pixels of shape {pixels.shape}.")
-            self._copy(self._buffers["image"].address, pixels.ctypes.data, pixels.nbytes, to_gpu=True)
-            if not context.execute_async_v3(int(self._stream)):
-                raise DeviceError(f"TensorRT could not run {self._model.path}; see its messages above.")
-            count, _, height, width = pixels.shape
-            outputs = [np.empty((count, height, width), np.uint8) for _ in names]
-            for name, values in zip(names, outputs, strict=True):
-                self._copy(values.ctypes.data, self._buffers[name].address, values.nbytes, to_gpu=False)
-            succeed(self._cuda.cudaStreamSynchronize(self._stream))
-        check_outputs(self._model.card, pixels.shape, dict(zip(names, outputs, strict=True)))
+        names = OUTPUTS if confidence else OUTPUTS[:1]
+        outputs = self._slots.run(batch, names)
+        check_outputs(self._model.card, batch.shape, dict(zip(names, outputs, strict=True)))
         return outputs[0], outputs[1] if confidence else None
+
+
+class _Slot:
+    """A context with a stream, and memory on both sides for one batch of the largest shape."""
+
+    def __init__(self, tensorrt: Any, engine: Any, model: ModelFile) -> None:
+        cuda_engine: trt.ICudaEngine = engine
+        self._model, self._engine, self._cuda = model, cuda_engine, cuda_runtime()
+        self._context = cuda_engine.create_execution_context()
+        if self._context is None:
+            raise DeviceError(
+                f"The GPU has too little memory for {model.path}; build it for a smaller tile or batch."
+            )
+        self._buffers: dict[str, _Buffer] = {}
+        self._host = Buffers()
+        self._outputs: list[NDArray[Any]] = []
+        self._stream = succeed(self._cuda.cudaStreamCreate())
+        self._allocate(tensorrt)
+
+    def submit(self, batch: NDArray[Any], names: Sequence[str]) -> None:
+        """Queue the copies and the computation of a batch on the stream."""
+        context: trt.IExecutionContext = self._context
+        image = self._buffers["image"]
+        pixels = self._host.take("image", batch.shape, image.dtype)
+        np.copyto(pixels, batch, casting="unsafe")
+        if not context.set_input_shape("image", pixels.shape):
+            raise ModelError(f"{self._model.path} was not built for pixels of shape {pixels.shape}.")
+        self._copy(image.address, pixels.ctypes.data, pixels.nbytes, to_gpu=True)
+        if not context.execute_async_v3(int(self._stream)):
+            raise DeviceError(f"TensorRT could not run {self._model.path}; see its messages above.")
+        shape = output_shape(self._model.card, pixels.shape)
+        self._outputs = [self._host.take(name, shape, np.uint8) for name in names]
+        for name, values in zip(names, self._outputs, strict=True):
+            self._copy(values.ctypes.data, self._buffers[name].address, values.nbytes, to_gpu=False)
+
+    def collect(self) -> list[NDArray[Any]]:
+        """Wait for the stream, and return the outputs."""
+        succeed(self._cuda.cudaStreamSynchronize(self._stream))
+        return [values.copy() for values in self._outputs]
 
     def close(self) -> None:
         """Free the GPU's memory."""
@@ -138,16 +166,11 @@ def _check_fit(model: ModelFile, facts: EngineFacts, gpu: Gpu, version: str) -> 
         )
 
 
-def _load(tensorrt: Any, model: ModelFile, portable: bool) -> tuple[Any, Any]:
+def _load(tensorrt: Any, model: ModelFile, portable: bool) -> Any:
     runtime: trt.Runtime = tensorrt.Runtime(tensorrt.Logger(tensorrt.Logger.WARNING))
     # A portable engine contains code of its own; the file is trusted because its hash is in the card.
     runtime.engine_host_code_allowed = portable
     engine: trt.ICudaEngine = runtime.deserialize_cuda_engine(model.content)
     if engine is None:
         raise ModelError(f"TensorRT cannot load {model.path}; export it again.")
-    context = engine.create_execution_context()
-    if context is None:
-        raise DeviceError(
-            f"The GPU has too little memory for {model.path}; build it for a smaller tile or batch."
-        )
-    return engine, context
+    return engine

@@ -145,7 +145,13 @@ class Plan:
         """The tiles of the region, on the grid that the scene is read on."""
         grid, card = self.read_grid, self.card
         return TileGrid(
-            grid.width, grid.height, self.engine.tile, card.halo, card.stride, self._read_region()
+            grid.width,
+            grid.height,
+            self.engine.tile,
+            card.halo,
+            card.stride,
+            self._read_region(),
+            uniform=not self.engine.on_cpu,
         )
 
     @property
@@ -251,7 +257,8 @@ def fingerprint(plan: Plan) -> str:
 
 def _labels(plan: Plan) -> dict[str, Any]:
     """Return what decides the labels on the grid that the scene is read on."""
-    reading = plan.reading
+    reading, tiles = plan.reading, asdict(plan.tiles)
+    del tiles["uniform"]
     return {
         "package": plan.version,
         "files": plan.sources and [[source.name, *source.version] for source in plan.sources],
@@ -266,7 +273,7 @@ def _labels(plan: Plan) -> dict[str, Any]:
             "rescale": reading.rescale and asdict(reading.rescale),
             "grid": reading.grid and [reading.grid.width, reading.grid.height, *reading.grid.transform],
         },
-        "grid": asdict(plan.tiles),
+        "grid": tiles,
         "area": plan.tile_area and plan.tile_area.digest,
         "model": plan.model_digest,
         "provider": plan.provider,

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
-from itertools import chain, islice, takewhile
+from itertools import chain, groupby
+from operator import attrgetter
 from pathlib import Path
 from threading import local
 from typing import Any
@@ -28,20 +29,20 @@ from iic_geotools.products.cleaning import TileStore, as_level, clean_tiles
 from iic_geotools.progress import OnProgress, Progress
 from iic_geotools.scene.info import open_raster
 from iic_geotools.scene.scene import Pixels, Scene
-from iic_geotools.threads import map_ahead
+from iic_geotools.threads import cores, map_ahead
 from iic_geotools.tiling import Part, Rect, Tile, TileGrid
 from iic_runtime.engine.base import LabelArray
 from iic_runtime.raster.part_folder import MapParts, PartFolder
 from iic_runtime.raster.plan import Plan, list_parts
-from iic_runtime.segmenter import Group, Segmentation, Segmenter, group_by_shape
+from iic_runtime.segmenter import Segmentation, Segmenter, group_by_shape
 
 OnTile = Callable[[Tile, bool], None]
 Content = dict[str, LabelArray]
 
-GPU_READERS = 4
 PARTS_IN_FLIGHT = 2
-# Limits of GDAL's block cache in bytes.
+# Limits of GDAL's block cache in bytes, for engines on the CPU and on a GPU.
 CACHE_LIMITS = (64 << 20, 256 << 20)
+GPU_CACHE = 1 << 30
 # GDAL keeps up to 450 files of a mosaic open by default, each with buffers of its own.
 OPEN_SOURCES = 24
 # 255 is nodata in every map, so the highest confidence in a map is 254.
@@ -57,17 +58,25 @@ _REGRIDDED = "scene_"
 def gdal_options(plan: Plan) -> dict[str, int | str]:
     """Return GDAL's configuration options for reading the scene of a plan."""
     memory = {"GDAL_CACHEMAX": _cache_bytes(plan), "GDAL_MAX_DATASET_POOL_SIZE": OPEN_SOURCES}
-    return memory | network_options(plan.scene.path)
+    # A GPU outruns one core that decodes; an engine on the CPU needs the cores itself.
+    threads = {} if plan.engine.on_cpu else {"GDAL_NUM_THREADS": cores()}
+    return memory | threads | network_options(plan.scene.path)
 
 
 def _cache_bytes(plan: Plan) -> int:
-    """Return the size of GDAL's block cache: a row of tiles reads the same strips repeatedly, but few blocks."""
+    """Return the size of GDAL's block cache, in which blocks that two rows of tiles share should stay.
+
+    A row of tiles reads the same strips repeatedly, but few blocks twice: an engine on the CPU is not slowed down by
+    decoding these again.
+    """
     smallest, largest = CACHE_LIMITS
     block_height, block_width = plan.scene.block
     grid, tiles = plan.scene.grid, plan.tiles
-    if block_width < grid.width:
-        return smallest
     rows = tiles.read_side * grid.height / tiles.height + block_height
+    if not plan.engine.on_cpu:
+        largest, rows = GPU_CACHE, rows + block_height
+    elif block_width < grid.width:
+        return smallest
     pixel = sum(np.dtype(dtype).itemsize for dtype in plan.scene.dtypes)
     return int(min(max(grid.width * rows * pixel, smallest), largest))
 
@@ -93,18 +102,23 @@ def label_parts(
         IICError: A read, a run or a write failed. Parts that were written before stay; those in progress are lost.
     """
     spec = segmenter.spec
-    # One reader keeps GDAL's block cache warm for neighbouring tiles; only a GPU outruns it.
-    readers = 1 if spec.on_cpu else GPU_READERS
     confidence = "confidence" in plan.layers or plan.unsure is not None
     with (
         _open_scenes(plan) as scene,
-        _pool(readers, gdal_options(plan), patient=False) as reader,
+        # Only one: each handle has a block cache of its own, and several would decode the same blocks.
+        _pool(1, gdal_options(plan), patient=False) as reader,
         _pool(1) as writer,
     ):
-        tiles = (tile for part in parts for tile in part.tiles)
-        reads = map_ahead(reader, lambda tile: _read(scene(), plan, tile), tiles, spec.batch + readers)
+        # What is decoded at once: on a GPU whole parts, whose blocks are shared by many threads.
+        runs = (
+            ((tile,) for part in parts for tile in part.tiles)
+            if spec.on_cpu
+            else (part.tiles for part in parts)
+        )
+        depth = spec.batch + 1 if spec.on_cpu else PARTS_IN_FLIGHT
+        reads = chain.from_iterable(map_ahead(reader, lambda run: _read(scene(), plan, run), runs, depth))
         # One stream over all parts: no lane waits for the last tile of a part before it begins the next one.
-        groups = _groups(parts, reads, spec.batch, on_tile)
+        groups = group_by_shape(_with_data(reads, on_tile), spec.batch)
         pending: deque[Future[None]] = deque()
         canvases = _Canvases(plan.layers)
 
@@ -114,8 +128,9 @@ def label_parts(
 
         count = sum(len(part.columns) for part in parts)
         with closing(segmenter.label(groups, count, confidence)) as labelled:
+            results = _Results(labelled)
             for part in parts:
-                content = _paint(plan, part, takewhile(bool, labelled), canvases, on_tile)
+                content = _paint(plan, part, results.within(part.rect), canvases, on_tile)
                 if len(pending) >= PARTS_IN_FLIGHT:
                     pending.popleft().result()
                 pending.append(writer.submit(write, part.index, content))
@@ -198,30 +213,70 @@ class _Read:
     pixels: Pixels | None
 
 
-def _read(scene: Scene, plan: Plan, tile: Tile) -> _Read:
-    nothing = _Read(tile, None)
-    area = plan.tile_area
+def _read(scene: Scene, plan: Plan, tiles: Sequence[Tile]) -> list[_Read]:
+    """Read consecutive tiles of a row, those that are next to each other in one piece."""
+    reads: list[_Read] = []
+    for hold_data, run in groupby(
+        [_outline(scene, plan, tile) for tile in tiles], key=attrgetter("holds_data")
+    ):
+        outlines = list(run)
+        if not hold_data:
+            reads += [_Read(outline.tile, None) for outline in outlines]
+            continue
+        first, last = outlines[0].tile.read, outlines[-1].tile.read
+        strip = Rect(first.col, first.row, last.right - first.col, first.height)
+        pixels = scene.read(strip)
+        reads += [_Read(outline.tile, outline.cut(pixels, strip)) for outline in outlines]
+    return reads
+
+
+@dataclass(frozen=True)
+class _Outline:
+    """What is known about a tile before its pixels are read: whether it may hold data, and its mapped pixels."""
+
+    tile: Tile
+    holds_data: bool
+    inside: NDArray[np.bool_] | None = None
+
+    def cut(self, pixels: Pixels, strip: Rect) -> Pixels | None:
+        """Return the pixels of the tile in those of a strip; None if there is nothing to label."""
+        tile, inside = self.tile, self.inside
+        place = tile.read.relative_to(strip).slices
+        values = pixels.values[:, *place]
+        valid = None if pixels.valid is None else pixels.valid[place]
+        if inside is not None and not inside.all():
+            # Pixels outside the area still serve as context: they keep their values and only lose their label.
+            valid = np.ones(values.shape[1:], bool) if valid is None else valid.copy()
+            valid[tile.crop] &= inside
+        if valid is not None and not valid[tile.crop].any():
+            return None
+        return Pixels(values, valid)
+
+
+def _outline(scene: Scene, plan: Plan, tile: Tile) -> _Outline:
     if not scene.may_hold_data(tile.core):
-        return nothing
-    inside = None if area is None else area.inside(tile.core)
-    if inside is not None and not inside.any():
-        return nothing
-    pixels = scene.read(tile.read)
-    valid = pixels.valid
-    if inside is not None and not inside.all():
-        # Pixels outside the area still serve as context: they keep their values and only lose their label.
-        valid = np.ones(pixels.values.shape[1:], bool) if valid is None else valid
-        valid[tile.crop] &= inside
-    if valid is not None and not valid[tile.crop].any():
-        return nothing
-    return _Read(tile, Pixels(pixels.values, valid))
+        return _Outline(tile, holds_data=False)
+    if plan.tile_area is None:
+        return _Outline(tile, holds_data=True)
+    inside = plan.tile_area.inside(tile.core)
+    return _Outline(tile, bool(inside.any()), inside)
 
 
-def _groups(parts: Sequence[Part], reads: Iterator[_Read], batch: int, on_tile: OnTile) -> Iterator[Group]:
-    """Yield what is run at once, and an empty group at the end of each part."""
-    for part in parts:
-        yield from group_by_shape(_with_data(islice(reads, len(part.columns)), on_tile), batch)
-        yield ()
+class _Results:
+    """Labels of tiles in their order, handed out part by part: a batch may hold tiles of several parts."""
+
+    def __init__(self, groups: Iterable[list[tuple[Tile, Segmentation]]]) -> None:
+        self._results = chain.from_iterable(groups)
+        self._next: tuple[Tile, Segmentation] | None = None
+
+    def within(self, rect: Rect) -> Iterator[tuple[Tile, Segmentation]]:
+        """Yield the results up to the first one whose tile lies elsewhere."""
+        while True:
+            self._next = self._next or next(self._results, None)
+            if self._next is None or self._next[0].core.intersection(rect).empty:
+                return
+            result, self._next = self._next, None
+            yield result
 
 
 def _with_data(reads: Iterable[_Read], on_tile: OnTile) -> Iterator[tuple[Tile, Pixels]]:
@@ -236,13 +291,13 @@ def _with_data(reads: Iterable[_Read], on_tile: OnTile) -> Iterator[tuple[Tile, 
 def _paint(
     plan: Plan,
     part: Part,
-    labelled: Iterable[list[tuple[Tile, Segmentation]]],
+    results: Iterable[tuple[Tile, Segmentation]],
     canvases: _Canvases,
     on_tile: OnTile,
 ) -> Content | None:
     """Return the layers of a part; None if it holds no data at all."""
     content: Content | None = None
-    for tile, result in chain.from_iterable(labelled):
+    for tile, result in results:
         if content is None:
             content = canvases.take((part.rect.height, part.rect.width))
         place = tile.core.relative_to(part.rect).slices

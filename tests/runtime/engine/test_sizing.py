@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support.tiny_onnx import make_card
 
 from iic_geotools.errors import UsageError
 from iic_runtime.engine import base, open_engine
@@ -90,10 +91,26 @@ def test_threads_limit_the_lanes(monkeypatch: pytest.MonkeyPatch, card: Card) ->
     assert four.with_threads(None).lanes == 4
 
 
-def test_a_gpu_runs_batches_one_after_the_other(monkeypatch: pytest.MonkeyPatch, card: Card) -> None:
-    set_machine(monkeypatch, 8, 32 * GIB)
-    spec = choose_spec(card, EngineSettings(device="cuda", max_memory=4 * GIB))
-    assert (spec.lanes, spec.batch) == (1, 4)
+@pytest.mark.parametrize(
+    ("memory", "tile", "batch"), [(None, 512, 1), (8, 1024, 1), (24, 2048, 1), (80, 2048, 2)]
+)
+def test_tiles_and_batches_follow_the_memory_of_a_gpu(
+    monkeypatch: pytest.MonkeyPatch, memory: int | None, tile: int, batch: int
+) -> None:
+    set_machine(monkeypatch, 8, 64 * GIB)
+    monkeypatch.setattr(open_engine, "gpu_memory", lambda: memory and memory * GIB)
+    far = replace(make_card(), halo=64, stride=16, memory_per_pixel=624)
+    assert choose_spec(far, EngineSettings(device="cuda")) == EngineSpec("cuda", tile, batch, lanes=3)
+
+
+def test_what_is_given_on_a_gpu_stays(monkeypatch: pytest.MonkeyPatch, card: Card) -> None:
+    set_machine(monkeypatch, 2, 8 * GIB)
+    monkeypatch.setattr(open_engine, "gpu_memory", lambda: 8 * GIB)
+    spec = choose_spec(card, EngineSettings(device="tensorrt", tile=256, batch=3, threads=1))
+    assert spec == EngineSpec("tensorrt", 256, 3, threads=1, lanes=3)
+    assert spec.with_threads(1).lanes == 3
+    with pytest.raises(UsageError, match=r"this model needs about .* with the smallest tiles"):
+        choose_spec(card, EngineSettings(device="cuda", max_memory=GIB))
 
 
 @pytest.mark.parametrize(("text", "limit"), [("536870912\n", 512 * MIB), ("max\n", None), (None, None)])

@@ -17,6 +17,7 @@ from iic_runtime.engine.gpu import Gpu
 from iic_runtime.engine.onnx import _load_libraries, _open_session, _providers, provider_options
 from iic_runtime.engine.open_engine import open_engine
 from iic_runtime.engine.tensorrt import _check_fit
+from iic_runtime.model.card import Precision
 from iic_runtime.model.engine_card import EngineFacts, engine_card_path, write_engine_card
 from iic_runtime.model.file import ModelFile
 from iic_runtime.model.rename import rename_model as rename
@@ -140,6 +141,18 @@ def test_the_engine_cache_is_keyed_by_model_and_shapes(
     }
     assert len(folders) == 4
     assert all(folder.startswith(str(tmp_path)) for folder in folders)
+
+
+@pytest.mark.parametrize(("precision", "option"), [("fp16", "trt_fp16_enable"), ("int8", "trt_int8_enable")])
+def test_tensorrt_may_compute_in_the_precision_of_the_card(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, precision: Precision, option: str
+) -> None:
+    monkeypatch.setenv("IIC_CACHE", str(tmp_path))
+    single = provider_options(make_card(), "abc", 2, 544)
+    assert not {"trt_fp16_enable", "trt_int8_enable"} & set(single)
+    options = provider_options(make_card(precision=precision), "abc", 2, 544)
+    assert {name for name in options if options[name] == "True" and name not in single} == {option}
+    assert options["trt_engine_cache_path"] != single["trt_engine_cache_path"]
 
 
 @pytest.mark.parametrize("part", ["_versions", "describe_gpus"])
