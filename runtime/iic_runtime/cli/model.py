@@ -1,4 +1,4 @@
-"""`iic-model list | show | get | index | validate | benchmark | rename | name | cluster | suggest | page`."""
+"""`iic-model list | show | get | index | validate | benchmark | rename | convert | name | cluster | suggest | page`."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -251,6 +251,25 @@ def suggest(
     with display.show_progress() as progress:
         places = iic_runtime.suggest_places(model, scene, out, **{**settings.values(), "progress": progress})
     typer.echo(f"{out}: {len(places)} places to click", err=display.progress_json)
+
+
+@app.command()
+def convert(
+    model: Model,
+    *,
+    out: Annotated[Path, typer.Option("--out", "-o", help="The converted model, .onnx.", show_default=False)],
+    precision: Annotated[Literal["fp16"], typer.Option(help="Precision of the convolutions.")] = "fp16",
+    min_agreement: Annotated[
+        float, typer.Option(help="Share of labels on a made image that must be those of the model.")
+    ] = 0.99,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file if it exists.")] = False,
+    shell: Shell,
+) -> None:
+    """Write a model in half precision for a GPU, without PyTorch, and compare it with the original."""
+    from iic_runtime.model.convert import convert_model
+
+    share = convert_model(model, out, precision=precision, min_agreement=min_agreement, overwrite=overwrite)
+    typer.echo(f"{out}: {share:.3%} of the labels are those of {model}")
 
 
 @app.command()

@@ -192,7 +192,7 @@ class OnnxGraph:
         return _read_tensor(self.weights[name])
 
     def with_weights(self, arrays: dict[str, NDArray[Any]]) -> "OnnxGraph":
-        """Replace or add initialisers: whole numbers as int64, others as float32."""
+        """Replace or add initialisers: whole numbers as int64, halves as float16, others as float32."""
         return replace(
             self, weights=self.weights | {name: _tensor(name, array) for name, array in arrays.items()}
         )
@@ -299,7 +299,8 @@ def _attribute(name: str, value: Attribute) -> bytes:
 
 
 def _tensor(name: str, array: NDArray[Any]) -> bytes:
-    kind = INT64 if np.issubdtype(array.dtype, np.integer) else FLOAT
+    kinds = {np.dtype(np.float16): FLOAT16}
+    kind = INT64 if np.issubdtype(array.dtype, np.integer) else kinds.get(array.dtype, FLOAT)
     content = np.asarray(array, _NUMPY[kind], order="C")
     dims = encode_packed(_DIMS, content.shape) if content.ndim else b""
     return (
