@@ -112,11 +112,12 @@ def test_names_of_the_cuda_runtime() -> None:
     runtime = pytest.importorskip("cuda.bindings.runtime")
     source = "".join(path.read_text() for path in [*SOURCES, Path(str(iic_runtime.engine.gpu.__file__))])
     for name in ("cudaGetDeviceCount", "cudaGetDeviceProperties", "cudaMalloc", "cudaFree", "cudaMemcpyAsync",
-                 "cudaStreamCreate", "cudaStreamDestroy", "cudaStreamSynchronize"):  # fmt: skip
+                 "cudaStreamCreate", "cudaStreamDestroy", "cudaStreamSynchronize", "cudaHostAlloc"):  # fmt: skip
         assert f".{name}(" in source
         assert callable(getattr(runtime, name))
     assert {"cudaMemcpyHostToDevice", "cudaMemcpyDeviceToHost"} <= set(dir(runtime.cudaMemcpyKind))
-    assert {"name", "major", "minor"} <= set(dir(runtime.cudaDeviceProp))
+    assert callable(runtime.cudaFreeHost)
+    assert {"name", "major", "minor", "totalGlobalMem"} <= set(dir(runtime.cudaDeviceProp))
 
 
 def test_tensorrt_accepts_the_exported_graph(exported: Exported) -> None:
