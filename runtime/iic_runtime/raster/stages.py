@@ -165,7 +165,7 @@ def label_sample(plan: Plan, segmenter: Segmenter) -> LabelSample:
     )
     chosen = [tiles.at(row, column) for row in rows for column in columns]
     with plan.reading.open() as scene:
-        reads = [read for read in (_read(scene, plan, tile) for tile in chosen) if read.pixels is not None]
+        reads = [read for tile in chosen for read in _read(scene, plan, (tile,))]
     pairs = [(read.tile, read.pixels) for read in reads if read.pixels is not None]
     values, labels, confidence = (
         [np.empty((len(card.bands), 0))],

@@ -18,6 +18,7 @@ from iic_runtime.engine.base import OUTPUTS, EngineSpec
 from iic_runtime.engine.gpu import Buffers, pinned
 from iic_runtime.engine.onnx import BoundSlot, OnnxEngine
 from iic_runtime.model.file import ModelFile
+from iic_runtime.raster import stages
 
 MakeScene = Callable[..., Path]
 
@@ -69,7 +70,7 @@ def test_arrays_have_the_labels_of_the_cpu_in_batches_of_one_shape(model: Path) 
     result = on_simulated_gpu(model, gpu, tile=64, batch=4)(image)
     assert result.labels.tobytes() == alone(image).labels.tobytes()
     assert len({shape[1:] for shape in gpu.batches}) == 1
-    assert [shape[0] for shape in gpu.batches] == [4] * 8 + [3]
+    assert sorted(shape[0] for shape in gpu.batches) == [3] + [4] * 8
 
 
 def test_three_batches_are_in_flight(model: Path) -> None:
@@ -102,7 +103,9 @@ def test_what_fails_on_a_gpu_ends_the_run(make_scene: MakeScene, model: Path, tm
 
 @pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="the system does not count what is read")
 @pytest.mark.parametrize("tile", [96, 256])
-def test_no_block_of_a_scene_is_decoded_twice(model: Path, tmp_path: Path, tile: int) -> None:
+def test_no_block_of_a_scene_is_decoded_twice(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tile: int
+) -> None:
     values = np.random.default_rng(0).integers(0, 256, (4, 1500, 2000), np.uint8)
     blocks = {"tiled": True, "blockxsize": 256, "blockysize": 256, "compress": "deflate"}
     scene = write_raster(tmp_path / "scene.tif", values, **blocks)
@@ -111,9 +114,16 @@ def test_no_block_of_a_scene_is_decoded_twice(model: Path, tmp_path: Path, tile:
     def read() -> int:
         return int(Path("/proc/self/io").read_text().split("rchar:")[1].split()[0])
 
-    before = read()
+    def label_parts(*arguments: Any, **options: Any) -> None:
+        before = read()
+        stages.label_parts(*arguments, **options)
+        counts.append(read() - before)
+
+    counts: list[int] = []
+    # Before the map, a few tiles are sampled, which are read once more.
+    monkeypatch.setattr("iic_runtime.raster.segment.label_parts", label_parts)
     segment_raster(scene, tmp_path / "map.tif", segmenter)
-    assert read() - before < 1.2 * scene.stat().st_size
+    assert scene.stat().st_size / 2 < sum(counts) < 1.2 * scene.stat().st_size
 
 
 @pytest.mark.parametrize("names", [OUTPUTS, OUTPUTS[:1]])
