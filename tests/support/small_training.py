@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from iic_geotools.progress import OnProgress, silent
 from iic_train.config import DataConfig, TrainConfig
-from iic_train.data import Arrays, Dataset
+from iic_train.data.base import Arrays, Dataset
 from iic_train.data.loader import ImageSource
 from iic_train.data.training_data import TrainingData
 from iic_train.distributed import Ranks

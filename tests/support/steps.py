@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from iic_train.config import DataConfig, TrainConfig
-from iic_train.data import Arrays
+from iic_train.data.base import Arrays
 from iic_train.data.loader import Batch, ImageSource, Loader, Source
 from iic_train.distributed import sum_gradients
 from iic_train.losses.step import Step, StepObjective, step_objective

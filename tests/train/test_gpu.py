@@ -16,7 +16,7 @@ import torch
 from support.steps import DENSE, IMAGE, gradient, losses, make_network, make_objective, share_of_batch
 
 from iic_train.config import TrainConfig
-from iic_train.data import Arrays, Dataset
+from iic_train.data.base import Arrays, Dataset
 from iic_train.data.loader import Batch, ImageSource
 from iic_train.data.training_data import TrainingData
 from iic_train.distributed import Ranks, choose_device

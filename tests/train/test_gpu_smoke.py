@@ -14,7 +14,7 @@ from support.fake_cuda import CUDA, FakeCuda, fake_cuda
 
 from iic_export.torch_to_onnx import served_head
 from iic_train.config import DataConfig, TrainConfig
-from iic_train.data import Arrays, Dataset
+from iic_train.data.base import Arrays, Dataset
 from iic_train.data.loader import Batch, ImageSource
 from iic_train.data.training_data import TrainingData
 from iic_train.distributed import Ranks

@@ -48,7 +48,7 @@ class DataConfig(Settings, group="Reading"):
     """Where the images come from: a data set of the paper by name, or `rasters`.
 
     Attributes:
-        name: One of `iic_train.data.DATASETS`, or `rasters`.
+        name: One of `iic_train.data.training_data.DATASETS`, or `rasters`.
         root: Folder that holds the data set.
         overcluster: Whether the partitions are those of semi-supervised overclustering.
         unlabelled: Whether images without labels are trained on too, where a data set has them.

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from iic_geotools.errors import DataError, UsageError
-from iic_train.data import Arrays, Dataset, Images, Joined, Subset, data_root, open_dataset
+from iic_train.data.base import Arrays, Dataset, Images, Joined, Subset
+from iic_train.data.training_data import data_root, open_dataset
 
 
 def arrays(count: int, start: int = 0, *, labelled: bool = True) -> Arrays:

@@ -5,8 +5,8 @@ import pytest
 from PIL import Image
 
 from iic_geotools.errors import DataError
-from iic_train.data import open_dataset
 from iic_train.data.coco import class_table
+from iic_train.data.training_data import open_dataset
 
 SKY, PLANT, GROUND, WATER, PERSON, NONE = 106 - 1, 169 - 1, 149 - 1, 155 - 1, 1 - 1, 255
 

@@ -6,8 +6,9 @@ import pytest
 from support.datasets import accept_checksums, make_cifar10, make_cifar100, make_mnist, make_stl10
 
 from iic_geotools.errors import DataError, UsageError
-from iic_train.data import Images, open_dataset
+from iic_train.data.base import Images
 from iic_train.data.images import superclass_ids
+from iic_train.data.training_data import open_dataset
 
 
 def first_values(part: Images) -> list[int]:

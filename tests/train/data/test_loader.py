@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from support.steps import batches
 
 from iic_geotools.errors import DataError
-from iic_train.data import Arrays
+from iic_train.data.base import Arrays
 from iic_train.data.loader import (
     Batch,
     ImageSource,

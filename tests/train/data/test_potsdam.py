@@ -8,8 +8,9 @@ from numpy.typing import NDArray
 from scipy.io import savemat
 
 from iic_geotools.errors import DataError
-from iic_train.data import Dataset, open_dataset
+from iic_train.data.base import Dataset
 from iic_train.data.potsdam import colours_to_classes
+from iic_train.data.training_data import open_dataset
 
 COLOURS = np.array(
     [(255, 255, 255), (0, 0, 255), (0, 255, 255), (0, 255, 0), (255, 255, 0), (255, 0, 0), (0, 0, 0)],

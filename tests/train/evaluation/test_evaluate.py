@@ -4,8 +4,7 @@ import torch
 from torch import Tensor
 
 from iic_geotools.errors import DataError, UsageError
-from iic_train.data import Arrays, Dataset
-from iic_train.data.base import Images
+from iic_train.data.base import Arrays, Dataset, Images
 from iic_train.data.loader import labelled_batches
 from iic_train.evaluation.evaluate import LABEL_FRACTIONS, Protocol, evaluate_clusters
 from iic_train.evaluation.kmeans import kmeans, kmeans_baseline

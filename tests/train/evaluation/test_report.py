@@ -9,7 +9,7 @@ import torch
 from iic_geotools.errors import TrainingError
 from iic_research.baselines import score_baseline
 from iic_train.config import DataConfig, TrainConfig
-from iic_train.data import Arrays, Dataset
+from iic_train.data.base import Arrays, Dataset
 from iic_train.evaluation.evaluate import evaluate
 from iic_train.evaluation.report import write_report
 from iic_train.models.networks import Network

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from iic_train.data import Arrays, Dataset
+from iic_train.data.base import Arrays, Dataset
 from iic_train.evaluation.evaluate import evaluate_clusters
 from iic_train.evaluation.plots import Series, line_chart
 from iic_train.evaluation.report import (

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from iic_train.config import DataConfig, TrainConfig
-from iic_train.data import Arrays, Dataset
+from iic_train.data.base import Arrays, Dataset
 from iic_train.evaluation.plots import simplex_corners
 from iic_train.evaluation.report import simplex_pictures
 from iic_train.evaluation.simplex import (

@@ -9,8 +9,7 @@ from support.datasets import accept_checksums, make_stl10
 
 from iic_geotools.errors import DataError, TrainingError, UsageError
 from iic_train.config import DataConfig, TrainConfig
-from iic_train.data import Arrays
-from iic_train.data.base import Dataset
+from iic_train.data.base import Arrays, Dataset
 from iic_train.data.images import read_folds
 from iic_train.finetune.image_runs import (
     Classifier,

@@ -7,7 +7,7 @@ import torch
 
 from iic_geotools.errors import UsageError
 from iic_train.config import change
-from iic_train.data import DATASETS
+from iic_train.data.training_data import DATASETS
 from iic_train.models.networks import Network
 from iic_train.recipes.presets import OVERCLUSTERED, PRESETS, UNSUPERVISED, preset
 from iic_train.views.settings import DensePairs, ImagePairs

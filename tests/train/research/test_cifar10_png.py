@@ -10,7 +10,7 @@ from PIL import Image
 
 from iic_geotools.errors import DataError
 from iic_research.cifar10_png import convert_cifar10
-from iic_train.data import open_dataset
+from iic_train.data.training_data import open_dataset
 
 FILES = [*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"]
 

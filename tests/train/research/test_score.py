@@ -16,8 +16,7 @@ from iic_research.spectral import spectral_clusters
 from iic_research.training import train_trunk
 from iic_research.triplets import Triplets
 from iic_train.config import BASELINES, Baseline, DataConfig, TrainConfig
-from iic_train.data import Arrays, Dataset
-from iic_train.data.base import Images
+from iic_train.data.base import Arrays, Dataset, Images
 from iic_train.evaluation.kmeans import kmeans_baseline
 from iic_train.models.networks import Network
 from iic_train.models.registry import NetworkConfig

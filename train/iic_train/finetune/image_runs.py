@@ -24,9 +24,9 @@ from iic_geotools.errors import DataError, TrainingError, UsageError
 from iic_geotools.files import replacement, write_atomically
 from iic_geotools.progress import OnProgress, Progress, silent
 from iic_train.config import reading
-from iic_train.data import data_root, open_dataset
 from iic_train.data.base import Dataset, Images, Subset
 from iic_train.data.images import read_folds
+from iic_train.data.training_data import data_root, open_dataset
 from iic_train.distributed import choose_device
 from iic_train.models.networks import Network, init_resnet
 from iic_train.runs import Checkpoint, Run
