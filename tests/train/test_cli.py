@@ -327,5 +327,7 @@ def test_scenes_are_described_and_sampled_once(tmp_path: Path, monkeypatch: pyte
 def test_windows_much_larger_than_the_scene_are_refused(tmp_path: Path) -> None:
     scene = write_raster(tmp_path / "scene.tif", landscape(90, 96))
     with pytest.raises(UsageError, match="`size` must be at most 256"):
-        train_rasters([str(scene)], 3, network="edge-8", size=4096, batch=4, runs=tmp_path / "runs", device="cpu")
+        train_rasters(
+            [str(scene)], 3, network="edge-8", size=4096, batch=4, runs=tmp_path / "runs", device="cpu"
+        )
     assert not (tmp_path / "runs").exists()
