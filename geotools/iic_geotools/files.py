@@ -4,7 +4,6 @@ import errno
 import os
 import shutil
 import stat
-import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -13,16 +12,25 @@ from typing import IO
 
 from iic_geotools.errors import IICError, OutputError, UsageError, last_line
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    import msvcrt
+
 LONGEST_NAME = 200
 """The most bytes in the name of an output: a file system takes 255, and temporary names and sidecars add to it."""
 
 MAP_SUFFIXES = (".tif", ".tiff")
 """The suffixes of maps."""
 
+POSIX = os.name == "posix"
+"""Whether folders can be opened and locked, and open files removed; Windows locks a file in a folder instead."""
+
 CACHE_VARIABLE = "IIC_CACHE"
 """The environment variable that names the folder for files that can be made or got again."""
 
 _SCRATCH = ".tmp"
+_FOLDER_LOCK = ".lock"
 
 
 def cache_folder() -> Path:
@@ -90,9 +98,7 @@ def scratch_folder(path: Path, *, sweep: bool = True) -> Iterator[Path]:
         try:
             yield folder
         finally:
-            shutil.rmtree(folder, ignore_errors=True)
-            if lock is not None:
-                os.close(lock)
+            _remove_folder(folder, lock)
 
 
 def _locked_folder(parent: Path, prefix: str) -> tuple[Path, int | None]:
@@ -117,29 +123,52 @@ def _remove_remains(parent: Path, prefix: str) -> None:
             is_scratch = entry.name.startswith(prefix) and entry.name.endswith(_SCRATCH)
             if is_scratch and entry.is_dir(follow_symlinks=False):
                 with suppress(OSError):
-                    lock = _lock_folder(Path(entry.path))
-                    shutil.rmtree(entry.path, ignore_errors=True)
-                    os.close(lock)
+                    path = Path(entry.path)
+                    _remove_folder(path, _lock_folder(path))
+
+
+def _remove_folder(folder: Path, lock: int | None) -> None:
+    """Remove a folder and release its lock: afterwards where folders can be opened, else before."""
+    if lock is not None and not POSIX:
+        os.close(lock)
+    shutil.rmtree(folder, ignore_errors=True)
+    if lock is not None and POSIX:
+        os.close(lock)
 
 
 def _lock_folder(folder: Path) -> int:
-    """Lock a folder until the handle that is returned is closed or the process ends.
+    """Lock a folder, or a file in it on Windows, until the handle that is returned is closed or the process ends.
 
     Raises:
         BlockingIOError: Another process or thread holds it.
-        OSError: It cannot be locked, as on Windows and on some network disks.
+        OSError: It cannot be locked, as on some network disks.
     """
-    if sys.platform == "win32":
-        raise OSError(errno.ENOTSUP, "Folders cannot be locked", str(folder))
-    import fcntl
+    if POSIX:
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    else:
+        handle = os.open(folder / _FOLDER_LOCK, os.O_RDWR | os.O_CREAT)
+    _lock(handle)
+    return handle
 
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+
+def _lock(handle: int) -> None:
+    """Lock a file or folder that is open; close it if that fails.
+
+    Raises:
+        BlockingIOError: Another process or thread holds it.
+        OSError: It cannot be locked.
+    """
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if POSIX:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        try:
+            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined, unused-ignore]
+        except PermissionError as error:  # EACCES: Windows's word for a lock that somebody holds
+            raise BlockingIOError(errno.EAGAIN, "is locked") from error
     except OSError:
         os.close(handle)
         raise
-    return handle
 
 
 @contextmanager
@@ -168,7 +197,7 @@ def write_atomically(path: Path, data: bytes, *, sweep: bool = True) -> None:
 def open_lock(path: Path) -> IO[bytes]:
     """Open a lock file, which is made if it is missing, and lock it until it is closed or the process ends.
 
-    The content of an existing file is not touched, and links are not followed. On Windows nothing is locked.
+    The content of an existing file is not touched, and links are not followed, except on Windows.
 
     Raises:
         BlockingIOError: Another process holds the lock.
@@ -179,19 +208,16 @@ def open_lock(path: Path) -> IO[bytes]:
     try:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
             raise OSError(errno.EINVAL, "not a regular file", str(path))
-        if sys.platform != "win32":
-            import fcntl
-
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         os.close(handle)
         raise
+    _lock(handle)
     return os.fdopen(handle, "r+b")
 
 
 def sync(path: Path) -> None:
     """Flush `path` to the disk: a name must not appear before its bytes are safe."""
-    handle = os.open(path, os.O_RDONLY)
+    handle = os.open(path, os.O_RDWR)  # Windows flushes only what can be written
     try:
         os.fsync(handle)
     finally:

@@ -2,6 +2,7 @@ import errno
 import os
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from iic_geotools import files
 from iic_geotools.files import open_lock, put_in_place, replacement, scratch_folder, write_atomically
 
 
@@ -145,3 +147,54 @@ def test_locks_neither_follow_links_nor_empty_files(tmp_path: Path) -> None:
     os.mkfifo(pipe)
     with pytest.raises(OSError, match="regular file"):
         open_lock(pipe)
+
+
+class WindowsLocks:
+    """msvcrt, whose locks belong to a handle as those of flock do, with its own error for those that are held."""
+
+    LK_NBLCK = 2
+
+    @staticmethod
+    def locking(handle: int, mode: int, count: int) -> None:
+        import fcntl
+
+        assert (mode, count) == (WindowsLocks.LK_NBLCK, 1)
+        assert stat.S_ISREG(os.fstat(handle).st_mode)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise PermissionError(errno.EACCES, "Permission denied") from error
+
+
+@pytest.fixture
+def windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No fcntl, and no way to open a folder, as on Windows."""
+    monkeypatch.delattr(files, "fcntl", raising=False)
+    monkeypatch.setattr(files, "msvcrt", WindowsLocks, raising=False)
+    monkeypatch.setattr(files, "POSIX", False)
+    opened = os.open
+
+    def open_file(path: Path, flags: int, *mode: int) -> int:
+        if Path(path).is_dir():
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return opened(path, flags, *mode)
+
+    monkeypatch.setattr(os, "open", open_file)
+    monkeypatch.setattr(shutil, "_use_fd_functions", False)  # how it removes folders where they cannot be opened
+
+
+@pytest.mark.usefixtures("windows")
+def test_files_are_locked_and_written_on_windows_too(tmp_path: Path) -> None:
+    lock = tmp_path / "lock"
+    with open_lock(lock), pytest.raises(BlockingIOError):
+        open_lock(lock)
+    open_lock(lock).close()
+    path = tmp_path / "map.tif"
+    with scratch_folder(path) as in_use:
+        remains = tmp_path / ".map.tif.killed.tmp"
+        remains.mkdir()
+        (remains / "half").write_bytes(b"half")
+        write_atomically(path, b"whole")
+        assert path.read_bytes() == b"whole"
+        assert sorted(tmp_path.iterdir()) == sorted([path, lock, in_use])
+    assert sorted(tmp_path.iterdir()) == sorted([path, lock])

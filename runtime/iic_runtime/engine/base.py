@@ -1,5 +1,6 @@
 """What an engine is, how a model is run on it, and what the machine below has."""
 
+import ctypes
 import os
 import platform
 import sys
@@ -142,6 +143,26 @@ def memory_of_machine() -> int | None:
     return min(found, default=None)
 
 
+class _MemoryCounters(ctypes.Structure):
+    """PROCESS_MEMORY_COUNTERS of the Windows API."""
+
+    _fields_ = (
+        ("size", ctypes.c_uint32),
+        ("page_faults", ctypes.c_uint32),
+        ("peak_working_set", ctypes.c_size_t),
+        ("others", ctypes.c_size_t * 7),
+    )
+
+
+def _peak_memory_on_windows() -> int:
+    counters = _MemoryCounters(size=ctypes.sizeof(_MemoryCounters))
+    kernel = getattr(ctypes, "windll").kernel32  # noqa: B009  (mypy knows it on Windows only)
+    this_process = ctypes.c_void_p(-1)
+    if not kernel.K32GetProcessMemoryInfo(this_process, ctypes.byref(counters), counters.size):
+        return 0
+    return int(counters.peak_working_set)
+
+
 def peak_memory() -> int:
     """Return the most memory in bytes that this process has held so far."""
     status = Path("/proc/self/status")
@@ -150,7 +171,9 @@ def peak_memory() -> int:
         for line in status.read_text().splitlines():
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) * 1024
-    import resource  # not on Windows
+    if os.name == "nt":
+        return _peak_memory_on_windows()
+    import resource
 
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

@@ -20,6 +20,7 @@ from warnings import catch_warnings, simplefilter
 from rasterio.errors import NotGeoreferencedWarning
 from rasterio.io import MemoryFile
 
+from iic_geotools import files
 from iic_geotools.classmap.cog import part_profile
 from iic_geotools.errors import IICError, OutputError
 from iic_geotools.files import open_lock, write_atomically
@@ -193,7 +194,7 @@ class PartFolder:
 
     @contextmanager
     def _lock(self) -> Iterator[None]:
-        """Lock the folder until this process ends, however it ends; on Windows there is no lock."""
+        """Lock the folder until this process ends, however it ends."""
         try:
             self.path.mkdir(exist_ok=True)
             lock = open_lock(self.path / LOCK)
@@ -207,6 +208,8 @@ class PartFolder:
             ) from error
         with lock:
             yield
+        if not files.POSIX and [entry.name for entry in self.path.iterdir()] == [LOCK]:
+            self.remove()  # Windows keeps a lock that is open, and refuses if another run has taken it since
 
     def _is_for(self, manifest: str) -> bool:
         file = self.path / MANIFEST
