@@ -19,7 +19,7 @@ CPU = [f"{entry.split('#')[0].strip()}; extra == 'cpu'" for entry in PROJECT["op
 def test_the_version_is_the_same_everywhere() -> None:
     assert PROJECT["dynamic"] == ["version"]
     assert yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"] == VERSION
-    assert "## Unreleased" in (ROOT / "CHANGELOG.md").read_text()
+    assert f"## {VERSION} - " in (ROOT / "CHANGELOG.md").read_text()
 
 
 def test_the_recipe_requires_what_the_wheel_does() -> None:

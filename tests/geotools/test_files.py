@@ -180,7 +180,7 @@ def windows(monkeypatch: pytest.MonkeyPatch) -> None:
         return opened(path, flags, *mode)
 
     monkeypatch.setattr(os, "open", open_file)
-    monkeypatch.setattr(shutil, "_use_fd_functions", False)  # how it removes folders where they cannot be opened
+    monkeypatch.setattr(shutil, "_use_fd_functions", False)  # `rmtree` where folders cannot be opened
 
 
 @pytest.mark.usefixtures("windows")
