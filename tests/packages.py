@@ -136,15 +136,26 @@ def index(wheel: Path, source: Path) -> Iterator[str]:
 def install(python: str, oldest: bool, requirement: str, address: str, folder: Path) -> None:
     """Make a new environment in `folder` and install a requirement into it, with an index next to the usual one."""
     if not oldest:
-        interpreter = subprocess.check_output([uv(), "python", "find", "--system", python], text=True).strip()
-        call(interpreter, "-m", "venv", folder)
+        call(interpreter(python), "-m", "venv", folder)
         pip = [scripts(folder) / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
         call(*pip, "--extra-index-url", address, requirement)
         return
-    call(uv(), "venv", "--quiet", "--python", python, folder)
+    call(uv(), "venv", "--quiet", "--python", interpreter(python), folder)
     pip = [uv(), "pip", "install", "--quiet", "--python", folder, "--only-binary", ":all:"]
     # Of iic-edge itself, named with its version, there is only one; the others are as old as it admits.
     call(*pip, "--resolution", "lowest-direct", "--index", address, *direct(requirement))
+
+
+def interpreter(python: str) -> str:
+    """The path of a Python of this version: on the PATH, or one of pyenv's."""
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"), "versions")
+    candidates = [sys.executable, shutil.which(f"python{python}"), *pyenv.glob(f"{python}.*/bin/python")]
+    for candidate in filter(None, candidates):
+        code = "import sys; print('%d.%d' % sys.version_info[:2])"
+        answer = subprocess.run([str(candidate), "-c", code], capture_output=True, text=True, check=False)
+        if answer.stdout.strip() == python:
+            return str(candidate)
+    sys.exit(f"There is no Python {python} on the PATH or in {pyenv}; install it.")
 
 
 def direct(requirement: str) -> list[str]:
