@@ -48,7 +48,7 @@ MOST_PIXELS = 1_500_000
 WINDOW = 384
 TREES, DEPTH, FOREST_CROPS, PIXELS_PER_CROP = 60, 16, 1200, 60
 BINS = 10
-GALLERY = 12
+GALLERY = 8
 SHOWN = ("landsat8_zion", "landsat7_nc", "s2_8bit_wangyi", "s2rgb_korea", "landslide_hokkaido")
 """Locked sources whose licences are clear."""
 Predict = Callable[[NDArray[Any]], NDArray[np.float32]]
@@ -288,27 +288,31 @@ def _windows(chips: list[Chip], fold: int) -> Iterator[tuple[NDArray[Any], NDArr
 
 
 def draw_gallery(config: TrainConfig, data: LabelledChips, network: Network, out: Path) -> None:
-    """Draw twelve windows of locked sources under open licences, spread over them, each next to its map."""
+    """Draw eight windows of locked sources under open licences, spread over them, each next to its map."""
     assert config.finetune is not None
     locked = [s for s in range(len(config.finetune.sources)) if config.finetune.sources[s].name in SHOWN]
     chosen: list[NDArray[Any]] = []
     for number, source in enumerate(locked):
         chips = [chip for chip in data.chips if chip.source == source]
-        windows = [pixels for pixels, _ in _windows(chips, satellite.LOCKED_FOLD)]
-        count = GALLERY * (number + 1) // len(locked) - len(chosen)
+        windows = [
+            pixels for pixels, _ in _windows(chips, satellite.LOCKED_FOLD) if min(pixels.shape[1:]) > 200
+        ]
+        count = min(GALLERY * (number + 1) // len(locked) - len(chosen), len(windows))
         chosen += [windows[i] for i in np.linspace(0, len(windows) - 1, count).round().astype(int)]
     colours = np.array(
         [[int(c[i : i + 2], 16) for i in (1, 3, 5)] for c in config.finetune.colours], np.uint8
     )
     tiles = []
     for pixels in chosen:
-        rgb = pixels[:3].astype(np.float32)
+        side = min(pixels.shape[1:])
+        square = pixels[:, :side, :side]
+        rgb = square[:3].astype(np.float32)
         low, high = np.percentile(rgb, (1, 99))
         seen = (255 * np.clip((rgb - low) / (high - low), 0, 1) ** 0.8).astype(np.uint8).transpose(1, 2, 0)
-        pair = np.concatenate([seen, colours[pixel_logs(network, pixels).argmax(0)]], 1)
-        tiles.append(np.asarray(Image.fromarray(pair).resize((480, 240), Image.Resampling.BOX)))
+        pair = np.concatenate([seen, colours[pixel_logs(network, square).argmax(0)]], 1)
+        tiles.append(np.asarray(Image.fromarray(pair).resize((400, 200), Image.Resampling.BOX)))
     rows = [np.concatenate(tiles[row : row + 2], 1) for row in range(0, len(tiles), 2)]
-    Image.fromarray(np.concatenate(rows)).save(out, quality=85)
+    Image.fromarray(np.concatenate(rows)).save(out, quality=80)
 
 
 if __name__ == "__main__":
