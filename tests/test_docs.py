@@ -50,6 +50,7 @@ FOREIGN_OPTIONS = {
         "--fold",
         "--free-engine",
         "--only",
+        "--before",
         "--run",
         "--seeds",
         "--simulated-gpu",
