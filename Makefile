@@ -8,7 +8,7 @@ LOWEST := .venv-lowest
 
 # Everything that a change must pass: install, lint, types, layering, all tests (the slow ones too).
 test: lint
-	$(BIN)/python -m pytest -m "" $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m "" --durations=12 $(PYTEST_ARGS)
 
 # Maps on an emulated Raspberry Pi 4, compared with those of this machine. Downloads 100 MB on Debian, once; skipped
 # with a word elsewhere. About two minutes.
