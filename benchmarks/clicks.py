@@ -1,12 +1,15 @@
 """Maps from a few clicks per class: this project's way from scene to map, beside what else could be done with them.
 
     python benchmarks/clicks.py FOLDER [--scenes zone1 s88 ...] [--clicks 5 20 100] [--draws 5] [--out clicks.jsonl]
+    python benchmarks/clicks.py FOLDER --guide [--draws 2] [--side 384]     prints the table of docs/own-scene.md
 
 FOLDER holds `flair/zone1_rgbir.tif` and the like with `*_label.tif` beside them (see `SCENES`). Every method gets the
 same pixels and the same clicks, drawn inside areas of one class; accuracy and mean IoU are over a sample of all other
-labelled pixels. `ours` is the product as it is installed: `iic-model name` without a model,
-`iic-segment-raster`; bundled models have learnt from some of these sources. Results are appended line by line: a run
-that was interrupted resumes. Each method runs in a process of its own, whose peak memory is recorded.
+labelled pixels. `ours` is the product as it is installed: `iic-model name` without a model, which joins features of
+the bundled model that suits the scene, and `iic-segment-raster`; bundled models have learnt from some of these sources.
+`ours, bank` has the scene's own features alone, and learnt nothing from anywhere. `--side` takes of each larger scene
+the window with most of its rarest class. Results are appended line by line: a run that was interrupted resumes. Each
+method runs in a process of its own, whose peak memory is recorded. One thread. Needs scikit-learn.
 """
 
 import argparse
@@ -27,6 +30,12 @@ from numpy.typing import NDArray
 from pyogrio.raw import write as write_vector
 from rasterio.transform import from_origin
 from scipy import ndimage
+
+from iic_geotools.scene.info import describe
+from iic_runtime import name_model, segment_raster
+from iic_runtime.model.file import ModelFile
+from iic_runtime.model.select import choose_bundled
+from iic_runtime.naming.stack import make_bank
 
 FLAIR3 = ((2, 3, 4), (1, 18), (6, 7, 8, 9, 10, 11, 12, 15, 16, 17))
 RURAL = ((1, 2, 3, 4), (6, 7, 8), (9,), (10,), (11, 12))
@@ -50,11 +59,17 @@ FRESH = {
     "ontario": ("pool/landsat_ontario/col_6642_row_7626", "rgbn", WILD, 1, 30.0),
     "korea": ("pool/s2rgb_korea/202412_7", "rgb", ((3,), (4,), (5,), (1, 2)), 1, 10.0),
     "houston": ("pool/harvey_uav/6963", "rgb", ((1,), (5,), (6, 22), (14, 19, 26)), 1, 0.2),
+    "nairobi": ("pool/oam_buildings/nairobi_z20_00", "rgb", ((0,), (1,)), 1, 0.3),
+    "barnarp": ("pool/sweden_barnarp/barnarp_01_04", "rgb", ((0,), (1,)), 1, 0.3),
+    "amazon": ("pool/s2rgb_amazon/Amazon_1712_26", "rgb", ((1,), (2,)), 1, 10.0),
 }
 """Scenes that had no part in choosing the method's settings; its figures on the others flatter it."""
+NEW_SOURCES = ("chesapeake", "nairobi", "barnarp", "amazon")
+"""Those of them whose whole source had no part in it: no other scene of the source either."""
 SCENES |= FRESH
 """Files, their ending, values of each class, how many pixels are averaged into one, and their size in metres."""
-METHODS = ("ours", "forest, pixels", "forest, context", "k-means", "network")
+METHODS = ("ours", "ours, bank", "forest, pixels", "forest, context", "k-means", "network")
+GUIDE = ("ours, bank", "ours", "forest, context", "forest, pixels")
 MOST_CLICKS = 100
 INTERIOR = 3
 JUDGED = 40_000
@@ -103,8 +118,8 @@ class LabelledScene:
         }
 
 
-def load(data: Path, name: str, cache: Path) -> LabelledScene:
-    """Read a scene, group its labels into classes, and reduce it if it is finer than it is worked on."""
+def load(data: Path, name: str, cache: Path, side: int | None = None) -> LabelledScene:
+    """Read a scene, group its labels into classes, reduce it if it is too fine, and take a window of it."""
     stem, ending, groups, times, size = SCENES[name]
     with rasterio.open(data / f"{stem}_{ending}.tif") as dataset:
         values = dataset.read()
@@ -120,9 +135,22 @@ def load(data: Path, name: str, cache: Path) -> LabelledScene:
         )
         values = blocks.mean((2, 4)).round().astype(values.dtype)
         truth = truth[times // 2 : height : times, times // 2 : width : times]
+    if side is not None:
+        window = choose_window(truth, side)
+        values, truth = values[:, *window], truth[window]
     folder = cache / name
     folder.mkdir(parents=True, exist_ok=True)
     return LabelledScene(name, values, truth, folder, times * size)
+
+
+def choose_window(truth: Ints, side: int) -> tuple[slice, slice]:
+    """Return the window of a side that has most of its rarest class, or as much of a smaller scene as there is."""
+    steps = [range(0, max(length - side, 0) + 1, side // 4) for length in truth.shape]
+    windows = [(slice(top, top + side), slice(left, left + side)) for top in steps[0] for left in steps[1]]
+    classes = int(truth.max()) + 1
+    return max(
+        windows, key=lambda part: np.bincount(truth[part].ravel() + 1, minlength=classes + 1)[1:].min()
+    )
 
 
 def draw_clicks(scene: LabelledScene, count: int, draw: int) -> tuple[Ints, Ints, Ints]:
@@ -149,7 +177,8 @@ def scale(values: NDArray[Any]) -> Floats:
     """Bring each band to about 0..1 by its percentiles."""
     low, high = np.percentile(values[:, ::3, ::3], (0.5, 99.5), axis=(1, 2))
     span = np.maximum(high - low, 1e-6)[:, None, None]
-    return ((values - low[:, None, None]) / span).astype(np.float32)
+    scaled: Floats = ((values - low[:, None, None]) / span).astype(np.float32)
+    return scaled
 
 
 def pixel_features(values: NDArray[Any]) -> Floats:
@@ -207,7 +236,8 @@ def kmeans(scene: LabelledScene) -> Predict:
         np.add.at(votes, (model.predict(features[:, rows, columns].T), classes), 1)
         named = np.flatnonzero(votes.sum(1))
         distances = np.linalg.norm(model.cluster_centers_[:, None] - model.cluster_centers_[named], axis=-1)
-        return votes.argmax(1)[named[distances.argmin(1)]][model.predict(judged)]
+        classes_of = votes.argmax(1)[named[distances.argmin(1)]]
+        return np.asarray(classes_of[model.predict(judged)])
 
     return predict
 
@@ -240,7 +270,7 @@ def network(scene: LabelledScene) -> Predict:
             batch = torch.rot90(images[some], int(torch.randint(4, ())), (2, 3))
             loss = F.cross_entropy(model(batch)[:, :, 0, 0], targets[some])
             optimiser.zero_grad()
-            loss.backward()
+            torch.autograd.backward(loss)
             optimiser.step()
         model.eval()
         with torch.inference_mode():
@@ -250,22 +280,21 @@ def network(scene: LabelledScene) -> Predict:
     return predict
 
 
-def ours(scene: LabelledScene) -> Predict:
-    """The product: clicks fitted on features of the scene and of the bundled model that suits it."""
-    from iic_runtime import name_model, segment_raster
-
-    image = scene.folder / "scene.tif"
+def ours(scene: LabelledScene, joined: bool = True) -> Predict:
+    """The product: clicks fitted on features of the scene, joined with those of the bundled model that suits it."""
+    image, bank = scene.folder / "scene.tif", None
     write_scene(scene, image)
+    if not joined:
+        bank = scene.folder / "bank.onnx"
+        bank.write_bytes(make_bank(describe(str(image)))[0].content)
 
     def predict(rows: Ints, columns: Ints, classes: Ints, seed: int) -> Ints:
         clicks, named, made = (scene.folder / name for name in ("clicks.gpkg", "named.onnx", "map.tif"))
         write_clicks(clicks, scene.pixel, rows, columns, classes)
-        name_model(None, clicks, image, named, overwrite=True)
-        segment_raster(image, made, named, overwrite=True)
+        name_model(bank, clicks, image, named, threads=1, overwrite=True)
+        segment_raster(image, made, named, threads=1, overwrite=True)
         with rasterio.open(made) as dataset:
             labels = dataset.read(1)
-        from iic_runtime.model.file import ModelFile
-
         values = np.array([int(entry.name.removeprefix("c")) for entry in ModelFile.read(named).card.classes])
         return np.asarray(values[labels[scene.judged]])
 
@@ -297,17 +326,22 @@ def peak_megabytes() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
+def missing_figures(
+    out: Path, scene: str, method: str, counts: Iterable[int], draws: int
+) -> list[tuple[int, int]]:
+    """Return the numbers of clicks, and draws of them, that a method has no figure for yet."""
+    rows = [row for row in read(out) if (row["scene"], row["method"]) == (scene, method)]
+    done = {(row["n"], row["draw"]) for row in rows}
+    return [(n, draw) for n in counts for draw in range(draws) if (n, draw) not in done]
+
+
 def measure(scene: LabelledScene, method: str, counts: Iterable[int], draws: int, out: Path) -> None:
     """Append the figures of one method on one scene that are not there yet."""
-    done = {
-        (row["n"], row["draw"]) for row in read(out) if (row["scene"], row["method"]) == (scene.name, method)
-    }
-    missing = [(n, draw) for n in counts for draw in range(draws) if (n, draw) not in done]
-    if not missing:
-        return
+    missing = missing_figures(out, scene.name, method, counts, draws)
     begun = time.process_time()
     predict = {
         "ours": ours,
+        "ours, bank": lambda scene: ours(scene, joined=False),
         "forest, pixels": lambda scene: forest(scene, pixel_features(scene.values)),
         "forest, context": lambda scene: forest(scene, context_features(scene.values)),
         "k-means": kmeans,
@@ -360,6 +394,48 @@ def _print_quality(rows: list[dict[str, Any]], present: list[str], counts: Itera
             )
 
 
+def print_guide(rows: list[dict[str, Any]], scenes: list[str], methods: list[str], counts: list[int]) -> None:
+    """Print the table of docs/own-scene.md: mean IoU by scene, and what is gained over the forest with context."""
+    print(f"\nMean IoU in per cent: {' / '.join(methods)}")
+    print(
+        "* no scene of the source had a part in choosing settings; + the bundled model has learnt from the source\n"
+    )
+    print("| scene |" + "".join(f" {n} clicks |" for n in counts) + "\n|---|" + "---|" * len(counts))
+    figures = np.array(
+        [
+            [[_mean(rows, "mean_iou", scene=name, method=method, n=n) for method in methods] for n in counts]
+            for name in scenes
+        ]
+    )
+    for name, row in zip(scenes, figures, strict=True):
+        print(_cells(f"{name} {'*' * (name in NEW_SOURCES)}{'+' * learnt(name)}", row))
+    new = [name in NEW_SOURCES for name in scenes]
+    for title, part in (("mean", figures), ("mean of *", figures[new])):
+        if len(part):
+            print(_cells(title, part.mean(0)))
+    forests = [index for index, method in enumerate(methods) if method.startswith("forest")]
+    for index, method in enumerate(methods):
+        if method.startswith("ours") and "forest, context" in methods:
+            ours = figures[..., index]
+            gains = (ours - figures[..., methods.index("forest, context")]).mean(0)
+            below = int((ours < figures[..., forests].max(-1)).sum())
+            print(
+                f"{method}: {' '.join(f'{gain:+.1f}' for gain in gains)} points over the forest with context; "
+                f"below the better forest in {below} of {ours.size} cells"
+            )
+
+
+def _cells(title: str, row: NDArray[Any]) -> str:
+    return f"| {title.strip()} |" + "".join(f" {' / '.join(f'{x:.1f}' for x in cell)} |" for cell in row)
+
+
+def learnt(name: str) -> bool:
+    """Return whether the bundled model that suits a scene has learnt from its source."""
+    stem, _, _, times, size = SCENES[name]
+    source = Path(stem).parent.name
+    return source in (choose_bundled(times * size).card.origin.labels or "")
+
+
 def _mean(rows: list[dict[str, Any]], figure: str, **where: Any) -> float:
     values = [row[figure] for row in rows if all(row[key] == value for key, value in where.items())]
     return float(np.mean(values)) if values else float("nan")
@@ -371,24 +447,36 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--scenes", nargs="+", default=list(SCENES), choices=SCENES)
-    parser.add_argument("--methods", nargs="+", default=METHODS, choices=METHODS)
+    parser.add_argument("--scenes", nargs="+", choices=SCENES, help="all by default; --guide: the fresh ones")
+    parser.add_argument(
+        "--methods", nargs="+", choices=METHODS, help="all by default; --guide: without the last two"
+    )
     parser.add_argument("--clicks", nargs="+", type=int, default=[5, 20, 100])
     parser.add_argument("--draws", type=int, default=5)
     parser.add_argument("--out", type=Path, default=Path("clicks/results.jsonl"))
+    parser.add_argument("--side", type=int, help="largest side of what is taken of a scene, in pixels")
+    parser.add_argument("--guide", action="store_true", help="print the table of the guide")
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    options.scenes = options.scenes or list(FRESH if options.guide else SCENES)
+    options.methods = options.methods or list(GUIDE if options.guide else METHODS)
     options.out.parent.mkdir(parents=True, exist_ok=True)
     for name in options.scenes:
         for method in options.methods:
+            if not missing_figures(options.out, name, method, options.clicks, options.draws):
+                continue
             if options.one:
-                scene = load(options.folder, name, options.out.parent)
+                scene = load(options.folder, name, options.out.parent, options.side)
                 measure(scene, method, options.clicks, options.draws, options.out)
                 continue
             command = [sys.executable, __file__, str(options.folder), "--one", "--scenes", name]
             command += ["--methods", method, "--clicks", *map(str, options.clicks)]
+            command += ["--side", str(options.side)] if options.side else []
             subprocess.run([*command, "--draws", str(options.draws), "--out", str(options.out)], check=True)
-    if not options.one:
+    if options.guide:
+        rows = [row for row in read(options.out) if row["draw"] < options.draws]
+        print_guide(rows, options.scenes, options.methods, options.clicks)
+    elif not options.one:
         print_tables(options.out, options.scenes, options.clicks)
 
 
