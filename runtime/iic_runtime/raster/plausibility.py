@@ -29,6 +29,8 @@ LOOKED_AT = 1000
 """Longest side in pixels of the reduced map whose shares are compared."""
 DOMINANT = 0.85
 """Share of the area above which one of three or more classes is suspicious."""
+SURE = 0.88
+"""Mean probability of the labels from which such a class is believed, unless it is water, which all dark is."""
 GREEN, GREEN_WATER = 0.35, 0.1
 """NDVI that water does not have, and the share of it above which it is suspicious."""
 LEAST_WATER = 0.01
@@ -72,7 +74,13 @@ def describe_doubts(plan: Plan, figures: Figures) -> tuple[str, ...]:
     title = plan.scene.title
     cure = CURE.format(Path(title).name or title)
     doubts = []
-    if figures.dominant is not None and figures.share > DOMINANT and len(plan.card.classes) > 2:
+    sure = figures.confidence is not None and figures.confidence >= SURE
+    if (
+        figures.dominant is not None
+        and figures.share > DOMINANT
+        and len(plan.card.classes) > 2
+        and (not sure or figures.dominant in _waters(plan))
+    ):
         name = plan.classes[figures.dominant].name
         doubts.append(f"{100 * figures.share:.0f} % of the map is {name}: if that is not so, {cure}.")
     if figures.green_water is not None and figures.green_water > GREEN_WATER:
@@ -142,14 +150,17 @@ def novelty(card: Card, names: Sequence[str], spectra: Floats) -> float | None:
     return Likelihood([names[index] for index in known]).novel_share(spectra[:, known])
 
 
+def _waters(plan: Plan) -> list[int]:
+    """Return the values of the classes that are water by their names, in any language."""
+    blue = usual_colour("water")
+    return [value for value, entry in enumerate(plan.classes) if usual_colour(entry.name) == blue]
+
+
 def _green_water(
     plan: Plan, names: Sequence[str], spectra: Floats, labels: NDArray[np.uint8]
 ) -> float | None:
     """Return the share of water with the NDVI of plants; None if there is hardly any, or no such bands."""
-    blue = usual_colour("water")
-    water = np.isin(
-        labels, [value for value, entry in enumerate(plan.classes) if usual_colour(entry.name) == blue]
-    )
+    water = np.isin(labels, _waters(plan))
     if not {"red", "nir"} <= set(names) or water.mean() < LEAST_WATER:
         return None
     red, nir = (np.maximum(spectra[water, names.index(name)], 1e-3) for name in ("red", "nir"))

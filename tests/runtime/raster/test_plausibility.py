@@ -17,7 +17,7 @@ from iic_runtime import segment_raster
 from iic_runtime.options import SegmentSettings
 from iic_runtime.raster.outputs import Outputs
 from iic_runtime.raster.plan import Plan, make_plan
-from iic_runtime.raster.plausibility import describe_doubts, measure_map
+from iic_runtime.raster.plausibility import Figures, describe_doubts, measure_map
 from iic_runtime.segmenter import Segmenter
 
 MakeScene = Callable[..., Path]
@@ -58,6 +58,19 @@ def test_one_class_everywhere_is_said_in_warnings_and_the_summary(
     with pytest.warns(DoubtWarning, match=r"100 % of the map is water: .* iic-studio scene\.tif"):
         summary = segment_raster(scene, tmp_path / "map.tif", "satellite", reflectance=(1e-4, 0))
     assert any("100 % of the map is water" in note for note in summary.notes)
+
+
+@pytest.mark.parametrize(
+    ("name", "confidence", "doubted"),
+    [("tree", 0.95, False), ("tree", 0.8, True), ("bare", None, True), ("water", 0.95, True)],
+)
+def test_one_class_everywhere_is_believed_if_the_model_is_sure_and_it_is_not_water(
+    make_scene: MakeScene, tmp_path: Path, name: str, confidence: float | None, doubted: bool
+) -> None:
+    plan, _ = make_map(make_scene(spectra(WATER, WHEAT)), tmp_path)
+    dominant = [entry.name for entry in plan.classes].index(name)
+    doubts = describe_doubts(plan, Figures(dominant, 0.97, None, None, confidence))
+    assert any(f"97 % of the map is {name}" in doubt for doubt in doubts) == doubted
 
 
 def test_spectra_unlike_those_of_the_world_are_foreign(make_scene: MakeScene, tmp_path: Path) -> None:
