@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from iic_geotools.errors import IICError
-from iic_runtime.page.site import write_page
-from iic_runtime.page.vendor import vendored_files
+from iic_runtime.page.site import vendored_files, write_page
 
 _LOG = logging.getLogger("mkdocs")
 _PLACE = "<!-- try it -->"

@@ -21,7 +21,7 @@ from iic_geotools.classmap.class_map import open_map
 from iic_geotools.errors import MissingPackageError
 from iic_geotools.products.areas import class_areas
 from iic_runtime import segment_raster
-from iic_runtime.page.vendor import vendored_files
+from iic_runtime.page.site import vendored_files
 
 pytestmark = [
     pytest.mark.browser,

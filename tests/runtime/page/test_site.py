@@ -13,9 +13,8 @@ from support.studio import EXAMPLE
 
 from iic_geotools.errors import MissingPackageError, OutputError
 from iic_runtime.model.select import find_model
-from iic_runtime.page import site, vendor
-from iic_runtime.page.site import write_page
-from iic_runtime.page.vendor import Package, vendored_files
+from iic_runtime.page import site
+from iic_runtime.page.site import Package, vendored_files, write_page
 
 CONTENT = b"export {};"
 
@@ -24,7 +23,7 @@ CONTENT = b"export {};"
 def libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder as `npm pack` leaves it, of a small package that stands for the real ones."""
     package = Package("small", "1.0.0", {"dist/small.mjs": sha256(CONTENT).hexdigest()})
-    monkeypatch.setattr(vendor, "PACKAGES", (package,))
+    monkeypatch.setattr(site, "PACKAGES", (package,))
     folder = tmp_path / "libraries"
     folder.mkdir()
     with tarfile.open(folder / package.archive, "w:gz") as tar:

@@ -4,9 +4,8 @@ import torch
 
 from iic_geotools.errors import DataError
 from iic_train.config import DataConfig, TrainConfig
-from iic_train.finetune.chips import Chip, LabelledChips
+from iic_train.finetune.chips import Chip, LabelledChips, Legend
 from iic_train.finetune.learner import Crops
-from iic_train.finetune.legend import Legend
 from iic_train.finetune.linear_head import correct_logits
 from iic_train.finetune.settings import FinetuneConfig, LabelSource
 from iic_train.models.networks import Network

@@ -9,7 +9,7 @@ import pytest
 
 from iic_geotools.errors import DataError
 from iic_geotools.tiling import Rect
-from iic_train.finetune.dense_labels import DenseChip, read_dense_labels, write_dense_labels
+from iic_train.finetune.chips import DenseChip, read_dense_labels, write_dense_labels
 from iic_train.recipes import aerial, satellite
 
 LABELS = np.kron(np.array([[0, 1, 2], [2, 2, 1]]), np.ones((3, 4))).astype(np.uint8)

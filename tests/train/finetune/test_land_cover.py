@@ -12,8 +12,7 @@ from iic_geotools.errors import DataError
 from iic_geotools.tiling import Rect
 from iic_train.config import TrainConfig
 from iic_train.finetune import land_cover
-from iic_train.finetune.chips import LabelledChips, read_chips
-from iic_train.finetune.dense_labels import DenseChip, write_dense_labels
+from iic_train.finetune.chips import DenseChip, LabelledChips, read_chips, write_dense_labels
 from iic_train.finetune.heldout import pixel_logs
 from iic_train.finetune.land_cover import BalancedCrops, augment, paint_water, train_land_cover
 from iic_train.finetune.settings import FinetuneConfig, LabelSource, Meaning

@@ -11,9 +11,11 @@ from numpy.typing import NDArray
 from iic_geotools.errors import UsageError
 from iic_geotools.progress import OnProgress, silent
 from iic_train.config import TrainConfig
-from iic_train.data import coco, images, potsdam
 from iic_train.data.base import Dataset
+from iic_train.data.coco import read as read_coco
+from iic_train.data.images import read as read_images
 from iic_train.data.loader import ImageSource, Source
+from iic_train.data.potsdam import read as read_potsdam
 from iic_train.data.rasters import Windows, raster_dataset
 from iic_train.data.scene_reader import Scenes
 from iic_train.data.survey import Survey, describe_scenes, survey_scenes
@@ -142,12 +144,12 @@ def open_dataset(
         raise UsageError(f"There is no data set {name!r}; choose one of {', '.join(DATASETS)}.")
     folder = data_root(root)
     if name in IMAGE_SETS:
-        return images.read(name, folder, overcluster=overcluster, unlabelled=unlabelled, download=download)
+        return read_images(name, folder, overcluster=overcluster, unlabelled=unlabelled, download=download)
     if download:
         raise UsageError(f"`download` does not know {name}: leave it out to see where to get the files.")
     if name.startswith("coco"):
-        return coco.read(name, folder, overcluster=overcluster)
-    return potsdam.read(name, folder, overcluster=overcluster, unlabelled=unlabelled, progress=progress)
+        return read_coco(name, folder, overcluster=overcluster)
+    return read_potsdam(name, folder, overcluster=overcluster, unlabelled=unlabelled, progress=progress)
 
 
 class ChipImages:

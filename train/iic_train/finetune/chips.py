@@ -1,13 +1,16 @@
-"""Labelled scenes in memory: chips of pixels with the set of classes that each label allows.
+"""Labelled scenes in memory: chips of pixels with the set of classes that each label allows; files of dense labels.
 
 Only chips that hold labels are kept, so a few clicks on a large scene cost little memory.
 """
 
 import csv
+import gzip
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any, cast
 
@@ -23,10 +26,253 @@ from iic_geotools.scene.scene import SceneSource, value_sample
 from iic_geotools.tiling import Rect
 from iic_train.data.scene_reader import SceneReader, Scenes
 from iic_train.data.survey import Resolution, scene_rescale
-from iic_train.finetune.dense_labels import DenseChip, read_dense_labels
-from iic_train.finetune.legend import Coder, Codes, Legend
-from iic_train.finetune.settings import FinetuneConfig, LabelSource, Rescaling, own_names
+from iic_train.finetune.settings import FinetuneConfig, LabelSource, Meaning, Rescaling, own_names
 from iic_train.models.registry import NetworkConfig
+
+Codes = NDArray[np.uint8]
+"""A code per pixel `[H, W]`, each standing for a set of classes; 0 for pixels without a label."""
+
+
+class Legend:
+    """The classes, and the sets of classes that labels allow: a code per set, 0 for pixels without a label."""
+
+    def __init__(self, classes: Sequence[str]) -> None:
+        self.classes = tuple(classes)
+        self._codes: dict[frozenset[str], int] = {frozenset(): 0}
+
+    def code(self, classes: Sequence[str]) -> int:
+        """Return the code of a set of classes.
+
+        Raises:
+            DataError: There are more than 255 different sets.
+        """
+        code = self._codes.setdefault(frozenset(classes), len(self._codes))
+        if code > np.iinfo(np.uint8).max:
+            raise DataError("The labels allow more than 255 different sets of classes: group their values.")
+        return code
+
+    def members(self) -> NDArray[np.bool_]:
+        """Return which classes each code allows, `[codes, classes]`."""
+        members = np.zeros((len(self._codes), len(self.classes)), bool)
+        for allowed, code in self._codes.items():
+            members[code, [self.classes.index(name) for name in allowed]] = True
+        return members
+
+
+class Coder:
+    """From values of labels, and the pixels under them, to codes of sets of classes."""
+
+    def __init__(self, legend: Legend, meanings: Sequence[Meaning], network: NetworkConfig) -> None:
+        self.legend, self.meanings, self.network = legend, meanings, network
+        self.entries = [(meaning, legend.code(meaning.classes)) for meaning in meanings]
+        self.anywhere = any(not meaning.values for meaning in meanings)
+
+    def codes(
+        self, values: NDArray[np.int64] | None, labels: SceneLabels | None, pixels: NDArray[Any]
+    ) -> Codes:
+        """Return the codes of a chip; `values` is None for a scene without labels."""
+        codes = np.zeros(pixels.shape[-2:], np.uint8)
+        present = [] if values is None else [int(v) for v in np.unique(values) if v != NOT_LABELLED]
+        for meaning, code in self.entries:
+            chosen = np.ones(codes.shape, bool)
+            if meaning.values:
+                if values is None or labels is None:
+                    continue
+                numbers = [value for value in present if _means(meaning, value, labels)]
+                chosen = np.isin(values, numbers)
+            if meaning.where and chosen.any():
+                chosen = chosen & self._where(meaning, pixels)
+            codes[chosen] = code
+        return codes
+
+    def _where(self, meaning: Meaning, pixels: NDArray[Any]) -> NDArray[np.bool_]:
+        network = self.network
+        shape = (-1, 1, 1)
+        scaled = (pixels.astype(np.float32) - np.reshape(network.offset, shape)) * np.reshape(
+            network.scale, shape
+        )
+        bands = dict(zip(network.channels, scaled, strict=True))
+        chosen = np.ones(pixels.shape[-2:], bool)
+        for quantity, low, high in meaning.where:
+            value = _quantity(quantity, bands)
+            chosen &= (value >= low) & (value <= high)
+        return chosen
+
+
+def _quantity(name: str, bands: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
+    pair = {"ndvi": ("nir", "red"), "ndwi": ("green", "nir")}.get(name)
+    if pair is None:
+        return bands[name]
+    first, second = (bands[band] for band in pair)
+    return np.asarray((first - second) / np.maximum(first + second, 1e-3))
+
+
+def _means(meaning: Meaning, value: int, labels: SceneLabels) -> bool:
+    """Whether a value of the labels, or the class it names, is among the values of a meaning."""
+    name = labels.name(value)
+    for token in meaning.values:
+        low, dash, high = token.partition("-")
+        if labels.numbered and token.isdigit() and int(token) == value:
+            return True
+        if labels.numbered and dash and low.isdigit() and high.isdigit() and int(low) <= value <= int(high):
+            return True
+        if name in (token, f"class {token}"):
+            return True
+    return False
+
+
+DENSE_FORMAT = 1
+"""Number of the format of dense labels that is written and read."""
+
+
+@dataclass(frozen=True, eq=False)
+class DenseChip:
+    """A window of a scene whose pixels are labelled.
+
+    Attributes:
+        name: Short name, unique in its file.
+        source: Its scene, relative to the data folder.
+        window: Its pixels in the scene.
+        legend: Name of the legend.
+        classes: Names of the classes that the labels 1, 2, ... stand for.
+        labels: Label of each pixel `[H, W]`; 0 where there is none.
+        drawn_from: What was looked at.
+        locked: Whether it is for judging only.
+        note: What is in it, and what was left unlabelled.
+    """
+
+    name: str
+    source: str
+    window: Rect
+    legend: str
+    classes: tuple[str, ...]
+    labels: NDArray[np.uint8]
+    drawn_from: str
+    locked: bool = False
+    note: str = ""
+
+    @property
+    def share(self) -> float:
+        """Share of its pixels that are labelled."""
+        return float(np.mean(self.labels > 0))
+
+
+def read_dense_labels(path: str | Path) -> list[DenseChip]:
+    """Return the chips of a file of dense labels, in its order: whole chips, drawn by eye.
+
+    The file is JSON, compressed with gzip. `legends` names the classes of each legend, numbered from 1; 0 is not
+    labelled. Each of `chips` has:
+
+    - `name`, and `source`: its scene, relative to the data folder;
+    - `window`: column, row, width and height in pixels of the scene;
+    - `legend`: name of its legend;
+    - `rows`: a text per row of runs from left to right, each the number of a class, `x` and a length, as in
+      `"3x40 4x88"`; an empty text repeats the row above;
+    - `drawn_from`: what was looked at, and `note`: what is in it and what was left unlabelled;
+    - `locked`: whether it is kept for judging, so that nothing may learn from it or be chosen on it.
+
+    Raises:
+        DataError: It is no such file, or rows do not fill their window.
+    """
+    try:
+        with gzip.open(path, "rt", encoding="utf-8") as file:
+            content = json.load(file)
+        if content["format"] != DENSE_FORMAT:
+            raise DataError(
+                f"{path} has format {content['format']} of dense labels: this version reads {DENSE_FORMAT}."
+            )
+        return [_dense_chip(record, content["legends"]) for record in content["chips"]]
+    except (OSError, EOFError, UnicodeDecodeError, ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{path} is not a file of dense labels: {error!r}.") from error
+
+
+def write_dense_labels(path: str | Path, chips: Iterable[DenseChip]) -> None:
+    """Write chips to a file; the same chips give the same bytes.
+
+    Raises:
+        DataError: Two chips have the same name, labels of another shape than their window or above the number of
+            classes, or two of the same legend different classes.
+    """
+    legends: dict[str, list[str]] = {}
+    records: dict[str, dict[str, Any]] = {}
+    for chip in chips:
+        if chip.name in records:
+            raise DataError(f"Two chips are called {chip.name}: rename one.")
+        if legends.setdefault(chip.legend, list(chip.classes)) != list(chip.classes):
+            raise DataError(
+                f"{chip.name} has other classes than the legend {chip.legend}: name another legend."
+            )
+        records[chip.name] = _dense_record(chip)
+    content = {"format": DENSE_FORMAT, "legends": legends, "chips": list(records.values())}
+    text = json.dumps(content, separators=(",", ":"))
+    Path(path).write_bytes(gzip.compress(text.encode(), 9, mtime=0))
+
+
+def _dense_record(chip: DenseChip) -> dict[str, Any]:
+    """Return what is written of a chip."""
+    window = chip.window
+    _check_labels(chip.name, chip.labels, window, chip.classes)
+    return {
+        "name": chip.name,
+        "source": chip.source,
+        "window": [window.col, window.row, window.width, window.height],
+        "legend": chip.legend,
+        "drawn_from": chip.drawn_from,
+        "locked": chip.locked,
+        "note": chip.note,
+        "rows": _runs(chip.labels),
+    }
+
+
+def _dense_chip(record: dict[str, Any], legends: dict[str, list[str]]) -> DenseChip:
+    """Return the chip of a record."""
+    col, row, width, height = (int(number) for number in record["window"])
+    window, classes = Rect(col, row, width, height), tuple(legends[record["legend"]])
+    labels = _labels_of_runs(record["name"], record["rows"], window)
+    _check_labels(record["name"], labels, window, classes)
+    return DenseChip(
+        record["name"],
+        record["source"],
+        window,
+        record["legend"],
+        classes,
+        labels,
+        record["drawn_from"],
+        bool(record["locked"]),
+        record["note"],
+    )
+
+
+def _check_labels(name: str, labels: NDArray[np.uint8], window: Rect, classes: Sequence[str]) -> None:
+    """Raise DataError unless the labels fill the window and have names."""
+    if window.empty or labels.shape != (window.height, window.width):
+        raise DataError(
+            f"The labels of {name} do not fill its window of {window.width} x {window.height} pixels."
+        )
+    if labels.max() > len(classes):
+        raise DataError(f"{name} has the label {labels.max()}, and its legend only {len(classes)} classes.")
+
+
+def _runs(labels: NDArray[np.uint8]) -> list[str]:
+    """Return the runs of each row as text; empty where a row repeats the one above."""
+    rows = [" ".join(f"{label}x{len(list(run))}" for label, run in groupby(row)) for row in labels.tolist()]
+    return ["" if number and row == rows[number - 1] else row for number, row in enumerate(rows)]
+
+
+def _labels_of_runs(name: str, rows: Sequence[str], window: Rect) -> NDArray[np.uint8]:
+    """Return the labels that rows of runs stand for."""
+    lines: list[NDArray[np.uint8]] = []
+    for text in rows:
+        if not text and lines:
+            lines.append(lines[-1])
+            continue
+        runs = np.array([run.split("x") for run in text.split()], int).reshape(-1, 2)
+        line = np.repeat(runs[:, 0].astype(np.uint8), runs[:, 1])
+        if line.size != window.width:
+            raise DataError(f"Row {len(lines)} of {name} has {line.size} pixels, not {window.width}.")
+        lines.append(line)
+    return np.array(lines, np.uint8)
+
 
 CHIP = 1024
 """Side of a chip in pixels of its level."""

@@ -31,11 +31,14 @@ from typing import Any
 import iic_train  # whose names are imported when they are used: lists of recipes need no PyTorch
 from iic_geotools.errors import UsageError
 from iic_train.config import Execution, TrainConfig, change, take
-from iic_train.recipes import aerial, satellite
+from iic_train.recipes.aerial import RECIPE as AERIAL
+from iic_train.recipes.aerial import UNLABELLED as AERIAL_UNLABELLED
 from iic_train.recipes.learnt import LearntRecipe, learnt_config
 from iic_train.recipes.presets import preset
 from iic_train.recipes.rasters import train_rasters
 from iic_train.recipes.recipe import Recipe, find_files
+from iic_train.recipes.satellite import RECIPE as SATELLITE
+from iic_train.recipes.satellite import UNLABELLED as SATELLITE_UNLABELLED
 from iic_train.views.settings import STRONG_JITTER, ImagePairs
 
 DIGIT_PAIRS = ImagePairs(
@@ -128,8 +131,8 @@ RECIPES: dict[str, Recipe | LearntRecipe] = {
     recipe.name: recipe
     for recipe in (
         *(MNIST_SMALL, FASHION_MNIST_SMALL, CIFAR10_SMALL),
-        *(aerial.RECIPE, satellite.RECIPE),
-        *(FLAIR3, FLAIR3_24, aerial.UNLABELLED, satellite.UNLABELLED),
+        *(AERIAL, SATELLITE),
+        *(FLAIR3, FLAIR3_24, AERIAL_UNLABELLED, SATELLITE_UNLABELLED),
     )
 }
 """The recipes by name."""
