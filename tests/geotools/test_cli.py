@@ -110,6 +110,7 @@ def test_traceback_shows_what_nobody_has_foreseen() -> None:
         (("--min-area", "much", "scene.tif"), "--min-area"),
         (("--nothing", "scene.tif"), "--nothing"),
         ((), "Missing argument"),
+        ((), "[OPTIONS]"),
     ],
 )
 def test_wrong_usage_is_one_sentence_too(arguments: tuple[str, ...], reason: str) -> None:

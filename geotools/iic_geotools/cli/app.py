@@ -90,6 +90,10 @@ def _exit_with_sentence(
                 raise
             sys.exit(_last_resort(error))
         message = str(error.format_message())
+        context = getattr(error, "ctx", None)
+        if type(error).__name__ == "MissingParameter" and context is not None:
+            usage = " ".join([context.command_path, *context.command.collect_usage_pieces(context)])
+            message = f"{message.rstrip('.')} of {usage}; --help says more."
         if type(error).__name__ == "NoArgsIsHelpError":
             write(sys.stderr, f"{message}\n")
         else:
