@@ -36,7 +36,7 @@ from iic_runtime.model.onnx_head import Head, replace_head
 from iic_runtime.naming.clicks import Observer, View
 from iic_runtime.naming.dates import SCALES, Canonical, Dates, open_dates
 from iic_runtime.naming.kmeans import kmeans, nearest
-from iic_runtime.naming.regression import Adam, Doubles, Floats, Ints, fit_network, softmax
+from iic_runtime.naming.regression import Adam, Doubles, Floats, Ints, NetworkFit, fit_network, softmax
 from iic_runtime.naming.stack import make_bank, open_outputs, prove
 from iic_runtime.naming.suggestions import scene_files
 from iic_runtime.options import ClusterSettings, ReadingSettings
@@ -58,8 +58,8 @@ HELD = 10.0
 """Weight of the KL term that holds the masses of the clusters."""
 DATE_STEPS, DATE_RATE = 150, 1e-3
 """Steps and learning rate of the IIC objective on pairs of dates."""
-TAUGHT_STEPS, TAUGHT_NOISE = 1_000, 0.1
-"""Steps, and noise on standardised features, with which one head learns the clusters of all dates."""
+TAUGHT = NetworkFit(steps=1_000, noise=0.1, balance=False)
+"""How one head learns the clusters of all dates."""
 NETWORK_PARTS = ("hidden_weight", "hidden_bias", "hidden_out", "bias")
 """What a head that is a network learns."""
 FLOOR = 2.220446e-16
@@ -230,9 +230,7 @@ def fit_date_clusters(
         np.ones(len(raw), np.float32),
         count,
         seed,
-        steps=TAUGHT_STEPS,
-        noise=TAUGHT_NOISE,
-        balance=False,
+        TAUGHT,
     )
     head = refine_network(head, seen, rng)
     masses = softmax(head.logits(np.concatenate(seen))).mean(0, dtype=np.float64)
@@ -382,7 +380,7 @@ def refine_network(head: Head, dates: Sequence[Floats], rng: np.random.Generator
     for step in range(DATE_STEPS):
         drawn = rng.integers(0, len(dates[0]), BATCH)
         views = [dates[number][drawn] for number in pairs[rng.integers(len(pairs))]]
-        views = [view + TAUGHT_NOISE * rng.standard_normal(view.shape, np.float32) for view in views]
+        views = [view + TAUGHT.noise * rng.standard_normal(view.shape, np.float32) for view in views]
         z, z2 = (softmax(head.logits(view)) for view in views)
         _, slopes = iic_slopes(z, z2, masses)
         gradients = [_network_gradient(head, view, slope) for view, slope in zip(views, slopes, strict=True)]

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from iic_runtime.model.card import FeatureGroup
 from iic_runtime.model.onnx_head import Head
-from iic_runtime.naming.regression import Floats, Ints, fit_linear, fit_network, softmax
+from iic_runtime.naming.regression import Floats, Ints, NetworkFit, fit_linear, fit_network, softmax
 
 SHARES = ((40, 1 / 2),)
 """Clicks per class (median) from which small networks join the linear heads, and their share of the mean."""
@@ -16,9 +16,9 @@ MEMBERS = 1
 """Number of small networks whose logits are averaged."""
 HARM = 0.05
 """Balanced accuracy by which networks may fall behind the linear head alone before they are left out."""
-PIXELS, PIXEL_SEEDS, PIXEL_NOISE = 0.5, 2, 0.1
-"""Share of networks that see single pixels only, where these do at least as well; their number, and the noise on their
-standardised inputs."""
+PIXELS, PIXEL_SEEDS, PIXEL_FIT = 0.5, 2, NetworkFit(noise=0.1)
+"""Share of networks that see single pixels only, where these do at least as well; their number, and how they
+are fitted."""
 SMALLEST_PLACE = 64
 """Least side in pixels of the squares whose clicks cross-validation keeps together."""
 FOLDS = 5
@@ -97,7 +97,7 @@ class Samples:
         heads = []
         for number in range(PIXEL_SEEDS):
             inputs = np.ascontiguousarray(rows[:, self.single])
-            head = fit_network(inputs, labels, weights, self.classes, seed + number, noise=PIXEL_NOISE)
+            head = fit_network(inputs, labels, weights, self.classes, seed + number, PIXEL_FIT)
             assert head.hidden_weight is not None
             hidden = np.zeros((len(head.hidden_weight), rows.shape[1]), np.float32)
             hidden[:, self.single] = head.hidden_weight

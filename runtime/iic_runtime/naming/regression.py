@@ -1,6 +1,7 @@
 """Small classifiers of features, and the solvers that fit them: numpy only, seconds at most."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,11 +18,26 @@ PENALTY = 0.01
 BIAS_PENALTY = 1e-4
 UNITS = 64
 """Units of a small network's hidden layer."""
-NOISE = 0.5
-"""Deviation of the noise on its standardised inputs, without which it remembers single clicks."""
-STEPS = 200
 RATE, DECAY = 1e-2, 1e-3
 SMALLEST_BATCH, LARGEST_BATCH = 128, 1024
+
+
+@dataclass(frozen=True)
+class NetworkFit:
+    """How a small network is fitted.
+
+    Attributes:
+        steps: Number of steps.
+        noise: Standard deviation of the noise on its standardised inputs, without which it remembers single clicks.
+        balance: Whether classes are drawn alike.
+    """
+
+    steps: int = 200
+    noise: float = 0.5
+    balance: bool = True
+
+
+NETWORK_FIT = NetworkFit()
 
 
 def softmax(logits: NDArray[Any]) -> NDArray[Any]:
@@ -72,10 +88,7 @@ def fit_network(
     weights: Floats,
     classes: int,
     seed: int = 0,
-    *,
-    steps: int = STEPS,
-    noise: float = NOISE,
-    balance: bool = True,
+    settings: NetworkFit = NETWORK_FIT,
 ) -> Head:
     """Train a network with one hidden layer; each step draws rows by weight, and adds noise.
 
@@ -85,23 +98,21 @@ def fit_network(
         weights: Weight of each row.
         classes: Number of classes.
         seed: Seed of the first weights, the drawing and the noise.
-        steps: Number of steps.
-        noise: Standard deviation of the noise.
-        balance: Whether classes are drawn alike.
+        settings: How it is fitted.
     """
     rng = np.random.default_rng(seed)
     size = rows.shape[1]
-    chances = np.cumsum(balanced(labels, weights, classes) if balance else weights / weights.sum())
+    chances = np.cumsum(balanced(labels, weights, classes) if settings.balance else weights / weights.sum())
     batch = int(np.clip(round(float(weights.sum())), SMALLEST_BATCH, LARGEST_BATCH))
     shapes = ((size, UNITS, 2 / size), (1, UNITS, 0.0), (UNITS, classes, 1 / UNITS), (1, classes, 0.0))
     parameters = [
         rng.normal(0, np.sqrt(variance), (high, wide)).astype(np.float32) for high, wide, variance in shapes
     ]
     optimiser = Adam(parameters)
-    for step in range(steps):
+    for step in range(settings.steps):
         drawn = np.searchsorted(chances, (np.arange(batch) + rng.random()) / batch)
         drawn = np.minimum(drawn, len(chances) - 1)
-        noisy = rows[drawn] + noise * rng.standard_normal((batch, size), np.float32)
+        noisy = rows[drawn] + settings.noise * rng.standard_normal((batch, size), np.float32)
         first, first_bias, second, second_bias = parameters
         hidden = np.maximum(noisy @ first + first_bias, 0)
         errors = softmax(hidden @ second + second_bias)
@@ -114,7 +125,7 @@ def fit_network(
             hidden.T @ errors + DECAY * second,
             errors.sum(0, keepdims=True),
         ]
-        optimiser.step(gradients, RATE * 0.5 * (1 + np.cos(np.pi * (step + 1) / steps)))
+        optimiser.step(gradients, RATE * 0.5 * (1 + np.cos(np.pi * (step + 1) / settings.steps)))
     first, first_bias, second, second_bias = parameters
     linear = np.zeros((classes, size), np.float32)
     return Head(linear, second_bias[0], first.T.copy(), first_bias[0], second.T.copy())

@@ -12,7 +12,7 @@ lesson was fitted with `full`.
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -36,6 +36,18 @@ from iic_runtime.naming.name import choose_features
 from iic_runtime.naming.regression import Floats
 from iic_runtime.naming.stack import open_outputs
 from iic_runtime.options import Device
+
+
+class ReadingOptions(TypedDict, total=False):
+    """How the scene is read, and what computes: as in `segment_raster`."""
+
+    bands: Sequence[str] | None
+    rescale: str | None
+    reflectance: Pair | None
+    nodata: float | None
+    match_gsd: bool | None
+    device: Device
+    threads: int | None
 
 
 @dataclass(frozen=True)
@@ -114,14 +126,7 @@ class Teacher:
         cls,
         scene: str | os.PathLike[str],
         model: str | os.PathLike[str] | None = None,
-        *,
-        bands: Sequence[str] | None = None,
-        rescale: str | None = None,
-        reflectance: Pair | None = None,
-        nodata: float | None = None,
-        match_gsd: bool | None = None,
-        device: Device = "auto",
-        threads: int | None = None,
+        **options: Unpack[ReadingOptions],
     ) -> "Teacher":
         """Open a scene and its features; the arguments are those of `name_model`.
 
@@ -129,15 +134,8 @@ class Teacher:
             IICError: The scene cannot be read, or does not suit the model that is given.
         """
         info = describe(os.fspath(scene))
-        file, reading = choose_features(
-            info,
-            model,
-            bands=bands,
-            nodata=nodata,
-            rescale=rescale,
-            reflectance=reflectance,
-            match_gsd=match_gsd,
-        )
+        device, threads = options.pop("device", "auto"), options.pop("threads", None)
+        file, reading = choose_features(info, model, **options)
         if not has_features(file.content):
             raise UsageError(f"{file.path} does not tell what it sees; export it again with iic-export.")
         outputs = open_outputs(file, device, threads)

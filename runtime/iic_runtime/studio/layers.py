@@ -2,7 +2,7 @@
 
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import numpy as np
 import rasterio
@@ -19,13 +19,11 @@ from iic_geotools.scene.info import SceneInfo
 from iic_geotools.scene.scene import SceneSource
 from iic_geotools.tiling import Rect, TileGrid
 from iic_runtime.model.select import ModelSelector
+from iic_runtime.naming.teacher import ReadingOptions
 from iic_runtime.raster.model_input import choose_reading
 from iic_runtime.segmenter import Segmenter
 from iic_runtime.studio.features import sample_tile
 from iic_runtime.studio.tiles import KeptValues, TileAddress
-
-if TYPE_CHECKING:
-    from iic_runtime.studio.session import ReadingOptions
 
 _LOG = logging.getLogger(__name__)
 MOST_BYTES = 128 << 20
@@ -47,7 +45,7 @@ class BundledLayer:
         self._kept: KeptValues[Tile] = KeptValues(MOST_BYTES, lambda tile: tile[0].nbytes + tile[1].nbytes)
 
     @classmethod
-    def open(cls, info: SceneInfo, options: "ReadingOptions") -> Self | None:
+    def open(cls, info: SceneInfo, options: ReadingOptions) -> Self | None:
         """Open the bundled model that suits a scene; None if there is none."""
         try:
             file = ModelSelector().for_scene(info)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock, RLock
-from typing import IO, Self, TypedDict, Unpack
+from typing import IO, Self, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +22,7 @@ from iic_geotools.scene.labels import class_text
 from iic_geotools.tiling import Rect
 from iic_runtime.naming.name import NamedModel, name_model
 from iic_runtime.naming.suggestions import scene_files
-from iic_runtime.naming.teacher import Clusters, Lesson, Teacher
-from iic_runtime.options import Device
+from iic_runtime.naming.teacher import Clusters, Lesson, ReadingOptions, Teacher
 from iic_runtime.raster.segment import Summary, segment_raster
 from iic_runtime.studio.clicks import Click, Sample, SampleFile, read_clicks_file, write_clicks
 from iic_runtime.studio.features import FeatureTiles
@@ -38,18 +37,6 @@ CLUSTER_TILES, TYPICAL = 9, 3
 """Tiles spread over the scene in which places typical of a cluster are looked for, and number of places."""
 Labels = NDArray[np.uint8]
 Point = tuple[float, float]
-
-
-class ReadingOptions(TypedDict, total=False):
-    """How the scene is read, and what computes: as in `segment_raster`."""
-
-    bands: Sequence[str] | None
-    rescale: str | None
-    reflectance: tuple[float, float] | None
-    nodata: float | None
-    match_gsd: bool | None
-    device: Device
-    threads: int | None
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from iic_runtime.model.file import ModelFile
 from iic_runtime.model.validate import validate_model
 from iic_runtime.naming.cluster import cluster_scene, iic_slopes, refine_network
 from iic_runtime.naming.dates import Canonical, common_data, open_dates
-from iic_runtime.naming.regression import fit_network, softmax
+from iic_runtime.naming.regression import NetworkFit, fit_network, softmax
 
 
 def labels(scene: Path, model: Path, out: Path) -> np.ndarray:
@@ -172,7 +172,11 @@ def test_iic_between_dates_raises_their_agreement() -> None:
         (rng.normal(size=(4, 6))[material] + rng.normal(size=(3000, 6))).astype(np.float32) for _ in range(2)
     ]
     rough = fit_network(
-        np.concatenate(dates), np.tile(material, 2), np.ones(6000, np.float32), 4, steps=30, balance=False
+        np.concatenate(dates),
+        np.tile(material, 2),
+        np.ones(6000, np.float32),
+        4,
+        settings=NetworkFit(30, balance=False),
     )
     fine = refine_network(rough, dates, rng)
 
