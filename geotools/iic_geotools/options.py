@@ -162,5 +162,7 @@ class SearchSettings(OutputSettings):
         "Leave out scenes with more clouds than this.",
         details="Scenes whose cloud cover is not known are left out then.",
         metavar="PERCENT",
+        least=0,
+        most=100,
     )
     limit: int = setting(MOST_SCENES, "The most scenes to list.")

@@ -313,9 +313,9 @@ def check_numbers(kind: type[Any], values: Mapping[str, Any]) -> None:
             if least is None and most is None:
                 wanted = "a finite number of at most 64 bits"
             elif most is None:
-                wanted = f"at least {low:g}"
+                wanted = f"{low:g} or more"
             else:
-                wanted = f"at most {high:g}" if least is None else f"between {low:g} and {high:g}"
+                wanted = f"{high:g} or less" if least is None else f"between {low:g} and {high:g}"
             raise UsageError(f"`{entry.name}` must be {wanted}, not {str(value)[:40]}.")
 
 

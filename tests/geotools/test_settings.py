@@ -200,5 +200,5 @@ def test_numbers_are_checked_where_functions_are_called(wrong: dict[str, Any]) -
         return arguments
 
     assert function(tile=np.int64(3), sieve=2, nodata=float("nan")).tile == 3
-    with pytest.raises(UsageError, match=f"`{next(iter(wrong))}` must be a"):
+    with pytest.raises(UsageError, match=f"`{next(iter(wrong))}` must be "):
         function(**wrong)

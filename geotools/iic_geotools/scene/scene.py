@@ -24,6 +24,7 @@ from iic_geotools.scene.info import SceneInfo, cause, open_raster
 from iic_geotools.scene.masks import BandMasks, fill_holes, valid_pixels
 from iic_geotools.scene.rescaling import Rescale, sample_values
 from iic_geotools.scene.warp import warp_bands
+from iic_geotools.threads import interruptible
 from iic_geotools.tiling import Rect
 
 _PLAIN_BANDS = (None, "VRTSourcedRasterBand")
@@ -298,6 +299,7 @@ def _assume_nodata(info: SceneInfo, value: float, share: float) -> float:
     return value
 
 
+@interruptible
 def _has_blank_corner(source: SceneSource, info: SceneInfo) -> bool:
     """Whether a corner of the scene is 0 in every band."""
     width, height = info.grid.width, info.grid.height
@@ -330,6 +332,7 @@ def value_sample(source: SceneSource, info: SceneInfo, *, skip_empty: bool = Fal
     return values
 
 
+@interruptible
 def _sample(source: SceneSource, info: SceneInfo, skip_empty: bool) -> tuple[NDArray[Any], float]:
     """Values as in `value_sample`, and the share of pixels that are 0 in every band."""
     dtype = info.dtype_of(source.bidx)

@@ -148,8 +148,8 @@ def test_what_cannot_be_cleaned(make_map: MakeMap, tmp_path: Path) -> None:
     for arguments, message in (
         ({}, "nothing to do: give `sieve`"),
         ({"sieve": -1.0}, "`sieve` must be 0 or more"),
-        ({"sieve": float("nan")}, "`sieve` must be 0 or more"),
-        ({"sieve": float("inf")}, "`sieve` must be 0 or more"),
+        ({"sieve": float("nan")}, "`sieve` must be a finite number"),
+        ({"sieve": float("inf")}, "`sieve` must be a finite number"),
         ({"majority": -1}, "`majority` must be 0 to 100"),
         ({"majority": 101}, "`majority` must be 0 to 100"),
         ({"majority": 1, "co": {"COMPRESS": "JPEG"}}, "COMPRESS=JPEG"),

@@ -61,7 +61,7 @@ def test_the_classes_of_an_engine_can_be_renamed(engine: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda path: engine_card_path(path).unlink(), "not beside it"),
+        (lambda path: engine_card_path(path).unlink(), "not next to it"),
         (lambda path: engine_card_path(path).write_text("{"), "damaged"),
         (lambda path: engine_card_path(path).write_text(json.dumps({"card": {}, "engine": {}})), "damaged"),
         (lambda path: path.write_bytes(b"another"), "another engine"),

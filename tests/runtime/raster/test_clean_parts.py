@@ -65,7 +65,8 @@ def test_products_are_those_of_the_clean_map(scene: Path, model: Path, tmp_path:
     labels = read(out)
     for row in json.loads(products["stats"].read_text())["classes"]:
         assert row["pixels"] == int((labels == row["value"]).sum())
-    _, _, wkb, (_, _, areas) = read_vector(products["polygons"])
+    meta, _, wkb, columns = read_vector(products["polygons"])
+    areas = columns[list(meta["fields"]).index("m2")]
     assert shapely.coverage_is_valid(shapely.from_wkb(wkb)).all()
     assert areas.sum() == pytest.approx((labels != 255).sum() * 0.25, rel=0.02)
 

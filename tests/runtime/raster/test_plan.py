@@ -139,7 +139,7 @@ def test_names_of_outputs_that_cannot_be_written(
         segment_raster(make_scene(landscape(40, 50)), tmp_path / name, model, device="cpu")
 
 
-@pytest.mark.parametrize("batch", [10**9, 10**22])
+@pytest.mark.parametrize("batch", [10**9, 10**18])
 def test_what_no_machine_has_the_memory_for(model: Path, batch: int) -> None:
     with pytest.raises(UsageError, match=r"needs about .* GiB .* this machine has"):
         Segmenter(model, device="cpu", batch=batch)

@@ -183,7 +183,7 @@ def test_what_was_fine_tuned_is_a_network_again(tmp_path: Path, monkeypatch: pyt
     with torch.no_grad():
         assert torch.allclose(loaded.classify(views)[:, 0], classifier(views).softmax(1), atol=1e-6)
     (run.path / "finetuned.safetensors").write_bytes(b"damaged")
-    with pytest.raises(TrainingError, match="does not hold"):
+    with pytest.raises(TrainingError, match="is damaged or of another version"):
         load_finetuned(run)
 
 
