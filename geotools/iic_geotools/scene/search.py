@@ -77,7 +77,7 @@ def search_scenes(arguments: SearchArguments) -> list[CatalogueScene]:
     """
     file, api, collection = Path(arguments.out), arguments.api, arguments.collection
     bbox, max_cloud, limit = arguments.bbox, arguments.max_cloud, arguments.limit
-    _check_search(api, bbox, max_cloud, limit)
+    _check_search(api, bbox, limit)
     dates = check_dates(arguments.dates)
     _check_output(file, arguments.overwrite)
     query = {"collections": [collection], "bbox": list(bbox), "datetime": dates, "limit": min(limit, PAGE)}
@@ -123,7 +123,7 @@ def _parse_date(text: str) -> datetime:
     return datetime.strptime(text, _DATE_FORMATS[len(text)])
 
 
-def _check_search(api: str, bbox: Bounds, max_cloud: float | None, limit: int) -> None:
+def _check_search(api: str, bbox: Bounds, limit: int) -> None:
     if not is_web(api):
         raise UsageError(f'`api` takes the address of a STAC API, https://..., not "{api}".')
     left, bottom, right, top = bbox
@@ -132,8 +132,6 @@ def _check_search(api: str, bbox: Bounds, max_cloud: float | None, limit: int) -
             f"`bbox` takes left, bottom, right and top in degrees, left below right and bottom below top, not "
             f"{left:g} {bottom:g} {right:g} {top:g}."
         )
-    if max_cloud is not None and not 0 <= max_cloud <= 100:
-        raise UsageError(f"`max_cloud` takes per cent, 0 to 100, not {max_cloud:g}.")
     if not 1 <= limit <= MOST_ITEMS:
         raise UsageError(f"`limit` takes 1 to {MOST_ITEMS}, not {limit}.")
 

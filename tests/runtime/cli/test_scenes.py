@@ -63,7 +63,7 @@ def test_scenes_are_found_and_mapped(model: Path, tmp_path: Path) -> None:
     [
         (("--bbox", "5.9 43.1"), '--bbox takes "LEFT BOTTOM RIGHT TOP" in degrees'),
         (("--dates", "summer"), "--dates takes a day, month or year"),
-        (("--max-cloud", "200"), "--max-cloud takes per cent"),
+        (("--max-cloud", "200"), "--max-cloud must be between 0 and 100"),
         (("--api", "catalogue"), "--api takes the address of a STAC API"),
     ],
 )
