@@ -32,10 +32,9 @@ class Context(nn.Module):
         channels: Number of input channels.
         widths: Number of channels of each level, from the finest to the coarsest. If the first is 0, there is no level
             on the grid of the pixels: the first convolution has a stride of two, and the features are upsampled.
-        narrow: Number of features that the last ones are projected to, before upsampling; None keeps all.
     """
 
-    def __init__(self, channels: int, widths: Sequence[int], narrow: int | None = None) -> None:
+    def __init__(self, channels: int, widths: Sequence[int]) -> None:
         super().__init__()
         self.step = 1 if widths[0] else 2
         widths = widths if widths[0] else widths[1:]
@@ -50,8 +49,7 @@ class Context(nn.Module):
             for coarse, fine in zip(widths[1:], widths[:-1], strict=True)
         )
         self.decoder = nn.ModuleList(conv_norm_relu(width, width, 3) for width in widths[:-1])
-        self.out_channels = narrow or widths[0]
-        self.narrow = nn.Conv2d(widths[0], narrow, 1, bias=False) if narrow else nn.Identity()
+        self.out_channels = widths[0]
 
     def forward(self, x: Tensor) -> Tensor:
         """Return features `[N, out_channels, H, W]`."""
@@ -63,9 +61,8 @@ class Context(nn.Module):
         for fine, project, decode in zip(
             levels[-2::-1], reversed(self.project), reversed(self.decoder), strict=True
         ):
-            x = decode(fine + _doubled(project(x), fine))
-        x = self.narrow(x)
-        return x if self.step == 1 else _doubled(x, image)
+            x = decode(fine + doubled(project(x), fine))
+        return x if self.step == 1 else doubled(x, image)
 
     def geometry(self) -> Geometry:
         """Return the steps of its grids and how far its features see."""
@@ -132,8 +129,8 @@ class PretrainedContext(nn.Module):
             levels.append(x)
         for index in reversed(SKIPS):
             fine = self.skips[index](levels[index])
-            x = self.decoder[index](fine + _doubled(self.project[index](x), fine))
-        return _doubled(self.narrow(x), image)
+            x = self.decoder[index](fine + doubled(self.project[index](x), fine))
+        return doubled(self.narrow(x), image)
 
     @torch.no_grad()
     def load_imagenet(self, weights: Mapping[str, Tensor]) -> None:
@@ -211,7 +208,7 @@ def _seen(low: int, high: int, kernel: int, stride: int) -> tuple[int, int]:
     return low * stride - padding, high * stride - padding + kernel - 1
 
 
-def _doubled(x: Tensor, like: Tensor) -> Tensor:
+def doubled(x: Tensor, like: Tensor) -> Tensor:
     """Upsample by exactly two, and crop to the height and width of another tensor."""
     fine = F.interpolate(x, scale_factor=2.0, mode="bilinear", align_corners=False)
     return fine[..., : like.shape[-2], : like.shape[-1]]

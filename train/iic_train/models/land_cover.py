@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from iic_train.models.context import PretrainedContext
+from iic_train.models.context import PretrainedContext, doubled
 from iic_train.models.geometry import Geometry
 
 LOCAL_LAYERS = 2
@@ -53,12 +53,6 @@ def local_statistics(channels: Tensor, level: int, sides: Sequence[int]) -> Tens
         variance = (power - mean * mean).clamp_min(0.0)
         statistics += [mean, DEVIATION_SCALE * torch.sqrt(variance + LEAST_VARIANCE)]
     return torch.cat(statistics, 1).to(channels.dtype)
-
-
-def doubled(cells: Tensor, like: Tensor) -> Tensor:
-    """Upsample by exactly two, and crop to the height and width of another tensor."""
-    fine = F.interpolate(cells, scale_factor=2.0, mode="bilinear", align_corners=False)
-    return fine[..., : like.shape[-2], : like.shape[-1]]
 
 
 class LocalPath(nn.Module):
