@@ -183,6 +183,13 @@ class ProductSettings(PictureSettings, CreationSettings, group="Products"):
         writes=MAP_SUFFIXES,
         first=True,
     )
+    novelty: PathLike | None = setting(
+        None,
+        "Also write how foreign each pixel is to models of reflectance, 0 to 254, as .tif.",
+        details="It is 255 x the probability that its spectrum is unlike those that the model knows; from 128 on, it "
+        "is called foreign.",
+        writes=MAP_SUFFIXES,
+    )
     polygons: PathLike | None = setting(
         None,
         "Also write polygons as .gpkg, .fgb, .parquet, .geojson or .pmtiles.",

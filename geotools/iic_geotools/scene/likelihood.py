@@ -34,6 +34,8 @@ DIMMEST, DARK_END = 0.002, 0.5
 """Reflectance that the brightest band must reach, and that the darkest band must not begin above."""
 SHIFTED_DARKEST, UNSHIFTED = 0.06, 1.5
 """Scenes hold something dark, so that a shift is unlikely, by so many nats, that leaves the darkest band above this."""
+NOVEL = 128
+"""Novelty from which a spectrum is called unlike those of the world."""
 STRANGE = 1.0
 """Nats above the background, per pixel, below which a scene holds no spectra that the mixture knows."""
 CLEAR, CLEAR_ORDER = 0.5, 0.4
@@ -120,9 +122,9 @@ class Likelihood:
 
     def score(self, values: Floats, scale: float, offset: float) -> float:
         """Return the nats per pixel of values `[N, bands]` that become reflectance by a scale and an offset."""
-        return float(self.novelty(values * scale + offset).mean() + values.shape[1] * math.log(scale))
+        return float(self.log_density(values * scale + offset).mean() + values.shape[1] * math.log(scale))
 
-    def novelty(self, spectra: Floats) -> Floats:
+    def log_density(self, spectra: Floats) -> Floats:
         """Return the log density of each spectrum `[N, bands]`, background included."""
         beyond = np.maximum(np.maximum(DARKEST - spectra, spectra - BRIGHTEST), 0.0)
         inside = -math.log(BRIGHTEST - DARKEST)
@@ -130,14 +132,40 @@ class Likelihood:
         known = self._mixture.log_likelihood(spectra)
         return np.asarray(np.logaddexp(known + math.log(1 - BACKGROUND), background + math.log(BACKGROUND)))
 
-    def novel_share(self, spectra: Floats) -> float:
-        """Return the share of spectra `[N, bands]` that are less probable than if all were equally likely."""
-        return float((self.novelty(spectra) < -spectra.shape[1] * math.log(BRIGHTEST - DARKEST)).mean())
+    def novelty(self, spectra: NDArray[np.float32]) -> NDArray[np.uint8]:
+        """Return 255 x the probability that each spectrum `[bands, N]` is unlike those of the world, at most 254.
+
+        The alternative is that all reflectances are equally likely; from `NOVEL` on, that explains a spectrum better.
+        The figure of a pixel does not depend on the others: all operations are elementwise, because the result of a
+        product of matrices may depend on its size.
+        """
+        density, background = self._densities(spectra)
+        even = np.float32((BRIGHTEST - DARKEST) ** -len(spectra))
+        known = np.float32(1 - BACKGROUND) * density + np.float32(BACKGROUND) * background
+        return np.asarray(np.minimum(np.rint(255 * (even / (even + known))), 254), np.uint8)
+
+    def _densities(self, spectra: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Return the density of spectra `[bands, N]` under the mixture, and under the background."""
+        bands, count = spectra.shape
+        products = (spectra[:, None] * spectra[None]).reshape(-1, count)
+        # Coefficients of two bands in either order are the same.
+        pairs = [(i * bands + j, 1.0 if i == j else 2.0) for i in range(bands) for j in range(i, bands)]
+        terms = [*spectra, *(products[index] for index, _ in pairs)]
+        density, log, term = (np.zeros(count, np.float32) for _ in range(3))
+        for height, *slopes in self._mixture.polynomials.tolist():
+            log.fill(height)
+            factors = [*slopes[:bands], *(slopes[bands + index] * times for index, times in pairs)]
+            for factor, values in zip(factors, terms, strict=True):
+                log += np.multiply(values, np.float32(factor), out=term)
+            density += np.exp(log, out=log)
+        beyond = np.maximum(np.maximum(DARKEST - spectra, spectra - BRIGHTEST), 0)
+        background = np.where(beyond > 0, BEYOND / (1 + beyond) ** 2, 1 / (BRIGHTEST - DARKEST)).prod(0)
+        return density, background.astype(np.float32)
 
     def explains(self, spectra: Floats) -> bool:
         """Return whether spectra `[N, bands]` are those of the world, more than the background is."""
         background = math.log(BACKGROUND) - spectra.shape[1] * math.log(BRIGHTEST - DARKEST)
-        return bool(self.novelty(spectra).mean() > background + STRANGE)
+        return bool(self.log_density(spectra).mean() > background + STRANGE)
 
     def best_known(self, values: Floats, floats: bool) -> list[tuple[float, Scaling]]:
         """Return the scalings that are possible for a kind of numbers with their scores, the best first."""

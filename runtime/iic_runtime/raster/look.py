@@ -26,7 +26,8 @@ from iic_geotools.settings import PathLike
 from iic_runtime.model.card import Card
 from iic_runtime.model.select import Model, ModelSelector, ground_resolution
 from iic_runtime.raster.model_input import BandOrderError, choose_reading
-from iic_runtime.raster.plausibility import FOREIGN, known_spectra, novelty
+from iic_runtime.raster.novelty import foreign_share
+from iic_runtime.raster.plausibility import FOREIGN
 
 _LOG = logging.getLogger(__name__)
 SHEET, GAP, TITLE = 480, 10, 20
@@ -195,7 +196,7 @@ def _novelty(info: SceneInfo, card: Card, source: SceneSource) -> float | None:
         sample = source.rescale.apply(sample[:, None], "float32")[:, 0]
     values = np.zeros((len(card.bands), sample.shape[1]))
     values[list(source.positions)] = sample
-    return novelty(card, *known_spectra(card, source, values))
+    return foreign_share(card, source, values)
 
 
 def _write_sheet(info: SceneInfo, read: dict[str, int], doubtful: Sequence[Names], out: Path) -> None:

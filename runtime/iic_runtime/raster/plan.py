@@ -27,11 +27,14 @@ from iic_runtime.engine.open_engine import check_machine, check_work
 from iic_runtime.model.card import Card
 from iic_runtime.options import ReadingSettings, SegmentSettings, UnsureSettings
 from iic_runtime.raster.model_input import choose_reading
+from iic_runtime.raster.novelty import check_novelty
 from iic_runtime.raster.outputs import Outputs
 from iic_runtime.segmenter import Segmentation, Segmenter
 
 UNSURE = MapClass(UNSURE_NAME, "#808080")
 """The class of unsure pixels, the last one of a map that has it."""
+LAYERS = ("confidence", "novelty")
+"""What may be computed of each pixel besides its label; each is a file of its own."""
 # A part is held in memory until it is written, and a run that is killed loses at most the parts in progress.
 PART_PIXELS = 4 << 20
 
@@ -118,7 +121,7 @@ class Plan:
     @cached_property
     def layers(self) -> tuple[str, ...]:
         """The layers of the map that are computed."""
-        return ("labels", "confidence") if "confidence" in self.outputs.files else ("labels",)
+        return ("labels", *(layer for layer in LAYERS if layer in self.outputs.files))
 
     @cached_property
     def classes(self) -> tuple[MapClass, ...]:
@@ -212,6 +215,8 @@ def make_plan(scene: SceneInfo, segmenter: Segmenter, outputs: Outputs, settings
         sources=sources,
         unsure=choose_unsure(card, settings),
     )
+    if "novelty" in plan.layers:
+        check_novelty(scene.title, card, plan.reading)
     if plan.reading.grid is not None:
         check_work(plan.tiles.area.area, plan.read_grid)
     check_machine(card, plan.engine, max(plan.read_grid.width, plan.read_grid.height))
@@ -242,7 +247,7 @@ def parts_manifest(plan: Plan) -> dict[str, Any]:
 def fingerprint(plan: Plan) -> str:
     """Return a hash of what decides the content of the outputs, which does not depend on the tiling."""
     labels = _labels(plan)
-    del labels["confidence"], labels["grid"]["tile"]
+    del labels["layers"], labels["grid"]["tile"]
     # The files are identified by their full names: how the scene's name is written does not matter. The text of a
     # virtual raster does: it says which bands of them are read, and under which mask.
     if not is_text(plan.reading.path):
@@ -278,7 +283,7 @@ def _labels(plan: Plan) -> dict[str, Any]:
         "model": plan.model_digest,
         "provider": plan.provider,
         "unsure": plan.unsure and asdict(plan.unsure),
-        "confidence": "confidence" in plan.layers,
+        "layers": plan.layers,
     }
 
 

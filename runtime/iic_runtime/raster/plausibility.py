@@ -16,10 +16,7 @@ from numpy.typing import NDArray
 from iic_geotools.classmap.classes import NODATA, usual_colour
 from iic_geotools.errors import DoubtWarning
 from iic_geotools.products.preview import map_values
-from iic_geotools.scene.bands import COLOURS, canonical
-from iic_geotools.scene.likelihood import Likelihood
-from iic_geotools.scene.scene import SceneSource
-from iic_runtime.model.card import Card
+from iic_runtime.raster.novelty import foreign_share, known_spectra
 from iic_runtime.raster.plan import Plan
 from iic_runtime.raster.stages import label_sample
 from iic_runtime.segmenter import Segmenter
@@ -107,7 +104,7 @@ def measure_map(plan: Plan, segmenter: Segmenter) -> Figures:
         dominant,
         share,
         _green_water(plan, names, spectra, sample.labels),
-        novelty(plan.card, names, spectra),
+        foreign_share(plan.card, plan.reading, sample.values),
         float(sample.confidence.mean()) / 255,
     )
 
@@ -120,34 +117,6 @@ def _dominant(map_file: Path, count: int) -> tuple[int | None, float]:
     if not pixels.any():
         return None, 0.0
     return int(pixels.argmax()), float(pixels.max() / pixels.sum())
-
-
-def known_spectra(card: Card, reading: SceneSource, values: NDArray[np.generic]) -> tuple[list[str], Floats]:
-    """Return common names of the bands that the scene has, and their values [N, bands] as parts of the model's range.
-
-    These are reflectances, if the model takes such. There are no bands if the scene is stretched: its values have no
-    unit then.
-
-    Args:
-        card: The card of the model.
-        reading: How the scene is read for it.
-        values: Values [bands, N] as the model takes them, one row per band of the model.
-    """
-    positions = reading.positions
-    own = [card.bands[position] for position in positions]
-    targets = card.range_of(own)
-    if card.values == "reflectance" and reading.rescale is not None and reading.rescale.targets != targets:
-        return [], np.empty((values.shape[1], 0))
-    low, high = np.array(targets, np.float64).T
-    return [canonical(name) for name in own], (values[list(positions)].T - low) / (high - low)
-
-
-def novelty(card: Card, names: Sequence[str], spectra: Floats) -> float | None:
-    """Return the share of spectra that are less probable than if all were equally likely; None if it is unknown."""
-    known = [index for index, name in enumerate(names) if name in COLOURS]
-    if card.values != "reflectance" or len(known) < 3 or not len(spectra):
-        return None
-    return Likelihood([names[index] for index in known]).novel_share(spectra[:, known])
 
 
 def _waters(plan: Plan) -> list[int]:

@@ -27,6 +27,7 @@ from iic_geotools.progress import OnProgress, Progress
 from iic_geotools.scene.bands import canonical
 from iic_geotools.scene.composition import apply_mask
 from iic_geotools.scene.info import SceneInfo, open_raster
+from iic_geotools.scene.likelihood import NOVEL
 from iic_geotools.scene.listing import find_scene
 from iic_geotools.scene.source_files import identify_sources
 from iic_geotools.scene.valuemask import ValueMask
@@ -37,7 +38,7 @@ from iic_runtime.options import EngineSettings, ProductSettings, SegmentSettings
 from iic_runtime.raster.cluster import connect_cluster
 from iic_runtime.raster.outputs import Outputs
 from iic_runtime.raster.part_folder import MapParts, PartFolder
-from iic_runtime.raster.plan import Plan, fingerprint, make_plan, parts_manifest
+from iic_runtime.raster.plan import LAYERS, Plan, fingerprint, make_plan, parts_manifest
 from iic_runtime.raster.plausibility import check_map
 from iic_runtime.raster.stages import clean_parts, gdal_options, label_parts, regrid_parts
 from iic_runtime.segmenter import Segmenter, SegmenterPool
@@ -218,6 +219,11 @@ def _announce(plan: Plan) -> None:
         plan.engine.tile,
         plan.engine.batch * plan.engine.lanes,
     )
+    if "novelty" in plan.layers:
+        _LOG.info(
+            "Novelty: 255 x the probability that a spectrum is unlike those that the model knows, foreign from %d on",
+            NOVEL,
+        )
 
 
 def _check_sources(plan: Plan, folder: PartFolder) -> None:
@@ -337,9 +343,9 @@ def write_outputs(plan: Plan, parts: MapParts, folder: PartFolder, progress: OnP
     assemble(parts["labels"], map_file, grid, classes=classes, tags=tags, options=outputs.creation)
     _warn_about_losses(plan, map_file)
     temporary(outputs.style).write_bytes(map_style(classes))
-    if confidence := outputs.files.get("confidence"):
-        file = temporary(confidence)
-        assemble(parts["confidence"], file, grid, classes=None, tags=tags, options=outputs.creation)
+    for layer in plan.layers[1:]:
+        file = temporary(outputs.files[layer])
+        assemble(parts[layer], file, grid, classes=None, tags=tags, options=outputs.creation)
     _write_products(plan, map_file, temporary)
     folder.begin_placement()
     for source, final in reversed(moves):
@@ -402,7 +408,7 @@ def _place(source: Path, final: Path, outputs: Outputs) -> None:
         put_in_place(sidecar_path(source), sidecar_path(final))
     else:
         sidecar_path(final).unlink(missing_ok=True)
-    if final == outputs.files.get("confidence") and final.exists():
+    if final in map(outputs.files.get, LAYERS) and final.exists():
         style_path(final).unlink(missing_ok=True)
     put_in_place(source, final)
 

@@ -32,6 +32,7 @@ from iic_geotools.scene.scene import Pixels, Scene
 from iic_geotools.threads import cores, map_ahead
 from iic_geotools.tiling import Part, Rect, Tile, TileGrid
 from iic_runtime.engine.base import LabelArray
+from iic_runtime.raster.novelty import measure_novelty
 from iic_runtime.raster.part_folder import MapParts, PartFolder
 from iic_runtime.raster.plan import Plan, list_parts
 from iic_runtime.segmenter import Segmentation, Segmenter, group_by_shape
@@ -116,9 +117,12 @@ def label_parts(
             else (part.tiles for part in parts)
         )
         depth = spec.batch + 1 if spec.on_cpu else PARTS_IN_FLIGHT
-        reads = chain.from_iterable(map_ahead(reader, lambda run: _read(scene(), plan, run), runs, depth))
+        reads = chain.from_iterable(
+            map_ahead(reader, lambda run: _measured(plan, _read(scene(), plan, run)), runs, depth)
+        )
         # One stream over all parts: no lane waits for the last tile of a part before it begins the next one.
-        groups = group_by_shape(_with_data(reads, on_tile), spec.batch)
+        novelties: deque[LabelArray | None] = deque()
+        groups = group_by_shape(_with_data(reads, on_tile, novelties), spec.batch)
         pending: deque[Future[None]] = deque()
         canvases = _Canvases(plan.layers)
 
@@ -130,7 +134,7 @@ def label_parts(
         with closing(segmenter.label(groups, count, confidence)) as labelled:
             results = _Results(labelled)
             for part in parts:
-                content = _paint(plan, part, results.within(part.rect), canvases, on_tile)
+                content = _paint(plan, part, results.within(part.rect), novelties, canvases, on_tile)
                 if len(pending) >= PARTS_IN_FLIGHT:
                     pending.popleft().result()
                 pending.append(writer.submit(write, part.index, content))
@@ -211,6 +215,22 @@ class _Read:
 
     tile: Tile
     pixels: Pixels | None
+    novelty: LabelArray | None = None
+
+
+def _measured(plan: Plan, reads: list[_Read]) -> list[_Read]:
+    """Measure the novelty of tiles, if the plan says so, while their pixels are there."""
+    if "novelty" not in plan.layers:
+        return reads
+    return [
+        read
+        if read.pixels is None
+        else replace(
+            read,
+            novelty=measure_novelty(plan.card, plan.reading, read.pixels.values[:, *read.tile.crop]),
+        )
+        for read in reads
+    ]
 
 
 def _read(scene: Scene, plan: Plan, tiles: Sequence[Tile]) -> list[_Read]:
@@ -279,12 +299,15 @@ class _Results:
             yield result
 
 
-def _with_data(reads: Iterable[_Read], on_tile: OnTile) -> Iterator[tuple[Tile, Pixels]]:
-    """Yield the tiles with something to label, and report the others."""
+def _with_data(
+    reads: Iterable[_Read], on_tile: OnTile, novelties: deque[LabelArray | None]
+) -> Iterator[tuple[Tile, Pixels]]:
+    """Yield the tiles with something to label, and report the others; their novelty waits until they are painted."""
     for read in reads:
         if read.pixels is None:
             on_tile(read.tile, False)
         else:
+            novelties.append(read.novelty)
             yield read.tile, read.pixels
 
 
@@ -292,6 +315,7 @@ def _paint(
     plan: Plan,
     part: Part,
     results: Iterable[tuple[Tile, Segmentation]],
+    novelties: deque[LabelArray | None],
     canvases: _Canvases,
     on_tile: OnTile,
 ) -> Content | None:
@@ -304,6 +328,9 @@ def _paint(
         content["labels"][place] = result.labels if plan.unsure is None else plan.unsure.mark(result)
         if "confidence" in content:
             content["confidence"][place] = confidence_layer(result)
+        novelty = novelties.popleft()
+        if novelty is not None:
+            content["novelty"][place] = np.where(result.labels == NODATA, np.uint8(NODATA), novelty)
         on_tile(tile, True)
     return content
 

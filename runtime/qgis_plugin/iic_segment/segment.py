@@ -32,7 +32,9 @@ class SegmentRaster(CommandAlgorithm):
         "Rescale: MIN,MAX or auto, for images with other values than the model was trained on, e.g. 16 bit; "
         "off takes the values as they are. If empty, the model decides.\n"
         "Reflectance: SCALE,OFFSET, for models that take reflectance. If empty, the image decides.\n"
-        "Minimum confidence: pixels whose label has a lower probability become nodata.\n\n"
+        "Minimum confidence: pixels whose label has a lower probability become nodata.\n"
+        "Novelty: how foreign each pixel is to a model of reflectance; pixels from 128 to 254 are unlike any that it "
+        "knows.\n\n"
         "A run that was cancelled resumes when it is started again with the same output file."
     )
 
@@ -49,6 +51,7 @@ class SegmentRaster(CommandAlgorithm):
             probability("MIN_CONFIDENCE", "Minimum confidence"),
             QgsProcessingParameterRasterDestination("OUTPUT", "Land cover"),
             optional_raster("CONFIDENCE", "Confidence"),
+            optional_raster("NOVELTY", "Novelty"),
             optional_layer("POLYGONS", "Polygons", POLYGONS),
         )
 
@@ -63,6 +66,7 @@ class SegmentRaster(CommandAlgorithm):
             reflectance=values.text("REFLECTANCE"),
             min_confidence=values.real("MIN_CONFIDENCE"),
             confidence=values.output_layer("CONFIDENCE"),
+            novelty=values.output_layer("NOVELTY"),
             polygons=values.output_layer("POLYGONS"),
         )
         yield Step(SEGMENT, options, SHARES)
