@@ -36,7 +36,16 @@ from iic_runtime.model.onnx_head import Head, replace_head
 from iic_runtime.naming.clicks import Observer, View
 from iic_runtime.naming.dates import SCALES, Canonical, Dates, open_dates
 from iic_runtime.naming.kmeans import kmeans, nearest
-from iic_runtime.naming.regression import Adam, Doubles, Floats, Ints, NetworkFit, fit_network, softmax
+from iic_runtime.naming.regression import (
+    Adam,
+    Doubles,
+    Floats,
+    Ints,
+    NetworkFit,
+    fit_network,
+    one_thread,
+    softmax,
+)
 from iic_runtime.naming.stack import make_bank, open_outputs, prove
 from iic_runtime.naming.suggestions import scene_files
 from iic_runtime.options import ClusterSettings, ReadingSettings
@@ -149,6 +158,7 @@ def cluster_scene(arguments: ClusterArguments) -> Clustered:
     return Clustered(out, card, shares)
 
 
+@one_thread()
 def fit_clusters(
     observer: Observer, count: int, seed: int = 0, progress: OnProgress = silent
 ) -> tuple[Head, tuple[float, ...], list[str]]:
@@ -204,6 +214,7 @@ def _true_colours(head: Head, views: Sequence[View], card: Card) -> list[str]:
     return spread_colours(["#{:02x}{:02x}{:02x}".format(*mean.round().astype(int)) for mean in means])
 
 
+@one_thread()
 def fit_date_clusters(
     dates: Dates, count: int, seed: int = 0, progress: OnProgress = silent
 ) -> tuple[Head, tuple[float, ...], list[str]]:

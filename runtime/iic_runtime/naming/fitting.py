@@ -8,7 +8,15 @@ from numpy.typing import NDArray
 
 from iic_runtime.model.card import FeatureGroup
 from iic_runtime.model.onnx_head import Head
-from iic_runtime.naming.regression import Floats, Ints, NetworkFit, fit_linear, fit_network, softmax
+from iic_runtime.naming.regression import (
+    Floats,
+    Ints,
+    NetworkFit,
+    fit_linear,
+    fit_network,
+    one_thread,
+    softmax,
+)
 
 SHARES = ((40, 1 / 2),)
 """Clicks per class (median) from which small networks join the linear heads, and their share of the mean."""
@@ -130,6 +138,7 @@ class Judgement:
         return float((np.diag(self.confusion)[judged] / totals[judged]).mean()) if judged.any() else None
 
 
+@one_thread()
 def fit_head(samples: Samples, scene: Floats, seed: int = 0, *, full: bool = True) -> tuple[Head, Judgement]:
     """Fit a head to clicks: the mean of linear ones with few of them, with small networks where there are more.
 
@@ -317,6 +326,7 @@ def weighted_by_frequency(head: Head, scene: Floats) -> Head:
     return replace(head, bias=(head.bias + shift).astype(np.float32))
 
 
+@one_thread()
 def unstandardised(head: Head, mean: Floats, factor: Floats) -> Head:
     """Return the head for raw features, of one that was fitted to `(features - mean) * factor`."""
 

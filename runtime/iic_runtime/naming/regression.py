@@ -1,11 +1,14 @@
 """Small classifiers of features, and the solvers that fit them: numpy only, seconds at most."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from threading import Lock
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from threadpoolctl import ThreadpoolController
 
 from iic_runtime.model.onnx_head import Head
 
@@ -20,6 +23,33 @@ UNITS = 64
 """Units of a small network's hidden layer."""
 RATE, DECAY = 1e-2, 1e-3
 SMALLEST_BATCH, LARGEST_BATCH = 128, 1024
+
+
+class _OneThread:
+    """How many functions want products of matrices on one thread at the moment."""
+
+    def __init__(self) -> None:
+        self.controller = ThreadpoolController()
+        self.lock, self.users = Lock(), 0
+
+    @contextmanager
+    def hold(self) -> Iterator[None]:
+        with self.lock:
+            if self.users == 0:
+                self.limiter = self.controller.limit(limits=1, user_api="blas")
+            self.users += 1
+        try:
+            yield
+        finally:
+            with self.lock:
+                self.users -= 1
+                if self.users == 0:
+                    self.limiter.restore_original_limits()
+
+
+one_thread = _OneThread().hold
+"""A context, or a decorator, for fits: the number of threads decides in what order numpy adds, and the last digit can
+decide what a fit comes to. With one thread the result is the same in every process of a machine."""
 
 
 @dataclass(frozen=True)

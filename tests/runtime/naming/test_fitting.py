@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from iic_runtime.model.card import FeatureGroup
 from iic_runtime.model.onnx_head import Head
@@ -19,7 +20,7 @@ from iic_runtime.naming.fitting import (
     unstandardised,
     weighted_by_frequency,
 )
-from iic_runtime.naming.regression import fit_linear, fit_network, minimise, softmax
+from iic_runtime.naming.regression import fit_linear, fit_network, minimise, one_thread, softmax
 
 
 def blobs(count: int, classes: int = 3, spread: float = 1.0, seed: int = 0) -> Samples:
@@ -198,3 +199,41 @@ def test_clusters_are_named_by_majority() -> None:
     assert judgement.accuracy is not None
     assert judgement.accuracy > 0.8
     assert np.allclose(cluster_overlap(probabilities).sum(1), 1)
+
+
+def numpy_threads() -> list[int]:
+    """The threads of numpy's own library; others that tests have loaded may have theirs."""
+    return [library["num_threads"] for library in threadpool_info() if "numpy" in library["filepath"]]
+
+
+def test_fits_hold_blas_at_one_thread_until_the_last_has_ended() -> None:
+    with threadpool_limits(2, "blas"):
+        before = numpy_threads()
+        first, second = one_thread(), one_thread()
+        with first:
+            second.__enter__()
+        assert set(numpy_threads()) <= {1}
+        second.__exit__(None, None, None)
+        assert numpy_threads() == before
+
+
+def test_a_fit_does_not_depend_on_the_number_of_threads() -> None:
+    rng = np.random.default_rng(0)
+    owner = np.arange(1000)
+    rows = rng.normal(size=(1000, 200)).astype(np.float32)
+    samples = replace(
+        blobs(1),
+        rows=rows,
+        weights=np.ones(1000, np.float32),
+        owner=owner,
+        own_row=owner,
+        labels=np.argmax(rows[:, :5], axis=1),
+        places=rng.integers(0, 2000, (1000, 2)),
+        classes=5,
+        members=[np.arange(200)],
+    )
+    heads = []
+    for threads in (1, 2):
+        with threadpool_limits(threads, "blas"):
+            heads.append(fit_head(samples, rows, full=False)[0])
+    np.testing.assert_array_equal(heads[0].weight, heads[1].weight)
