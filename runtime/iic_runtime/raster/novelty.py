@@ -68,13 +68,18 @@ def foreign_share(card: Card, reading: SceneSource, values: NDArray[np.generic])
     return None if novelty is None or not novelty.size else float((novelty >= NOVEL).mean())
 
 
+def knows_novelty(card: Card, reading: SceneSource) -> bool:
+    """Return whether spectra of a scene, as it is read for a model, can be compared with those of the world."""
+    return measure_novelty(card, reading, np.zeros((len(card.bands), 1, 1), card.dtype)) is not None
+
+
 def check_novelty(title: str, card: Card, reading: SceneSource) -> None:
     """Refuse `novelty` for scenes and models of which it is unknown.
 
     Raises:
         UsageError: The model does not take reflectance, or that of the scene is unknown.
     """
-    if measure_novelty(card, reading, np.zeros((len(card.bands), 1, 1), card.dtype)) is not None:
+    if knows_novelty(card, reading):
         return
     if card.values != "reflectance":
         raise UsageError(

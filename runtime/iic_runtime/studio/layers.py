@@ -21,6 +21,7 @@ from iic_geotools.tiling import Rect, TileGrid
 from iic_runtime.model.select import ModelSelector
 from iic_runtime.naming.teacher import ReadingOptions
 from iic_runtime.raster.model_input import choose_reading
+from iic_runtime.raster.novelty import knows_novelty, measure_novelty
 from iic_runtime.segmenter import Segmenter
 from iic_runtime.studio.features import sample_tile
 from iic_runtime.studio.tiles import KeptValues, TileAddress
@@ -42,7 +43,9 @@ class BundledLayer:
 
     def __init__(self, segmenter: Segmenter, reading: SceneSource, grid: GeoBox) -> None:
         self._segmenter, self._reading, self.grid = segmenter, reading, grid
-        self._kept: KeptValues[Tile] = KeptValues(MOST_BYTES, lambda tile: tile[0].nbytes + tile[1].nbytes)
+        self._kept, self._novel = (
+            KeptValues[Tile](MOST_BYTES, lambda tile: tile[0].nbytes + tile[1].nbytes) for _ in range(2)
+        )
 
     @classmethod
     def open(cls, info: SceneInfo, options: ReadingOptions) -> Self | None:
@@ -79,6 +82,24 @@ class BundledLayer:
             SceneError: The scene cannot be read.
         """
         return self._kept.get(address, lambda: sample_tile(address, self.grid, self._label))
+
+    @property
+    def has_novelty(self) -> bool:
+        """Whether it is known how foreign the scene is to the model."""
+        return knows_novelty(self._segmenter.card, self._reading)
+
+    def novelty_tile(self, address: TileAddress) -> Tile:
+        """Return 0 where a tile holds data, 255 elsewhere, and its novelty; the arguments are those of `tile`."""
+        return self._novel.get(address, lambda: sample_tile(address, self.grid, self._measure))
+
+    def _measure(self, rect: Rect) -> Tile:
+        with self._reading.open() as scene:
+            pixels = scene.read(rect)
+        novelty = measure_novelty(self._segmenter.card, self._reading, pixels.values)
+        labels = np.zeros((rect.height, rect.width), np.uint8)
+        if pixels.valid is not None:
+            labels[~pixels.valid] = NODATA
+        return labels, np.zeros_like(labels) if novelty is None else novelty
 
     def _label(self, rect: Rect) -> Tile:
         card, grid = self._segmenter.card, self.grid

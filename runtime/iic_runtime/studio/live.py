@@ -209,6 +209,7 @@ class LiveSession:
                 "width": session.bundled.grid.width,
                 "height": session.bundled.grid.height,
                 "most_level": MOST_LEVEL + 1,
+                "has_novelty": session.bundled.has_novelty,
                 "classes": _classes(session.bundled.classes),
             },
         }
@@ -322,6 +323,8 @@ class LiveSession:
             tile, stamp = session.tile(address, fitted), fitted.number
         elif layer == "bundled" and session.bundled is not None:
             tile, stamp = session.bundled.tile(address), 0
+        elif layer == "novelty" and session.bundled is not None and session.bundled.has_novelty:
+            tile, stamp = session.bundled.novelty_tile(address), 0
         elif layer == "clusters":
             tile, stamp = session.cluster_tile(address), self._clusterings
         elif layer == "finished" and session.is_mapped:

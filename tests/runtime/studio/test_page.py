@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import rasterio
 from support.browser import PROGRAM, Browser, open_browser
@@ -229,3 +230,48 @@ def test_questions_are_asked_without_showing_the_map(browser: Browser, studio: S
     browser.wait("document.getElementById('question').hidden")
     browser.evaluate("document.getElementById('result').click()")
     browser.wait("document.getElementById('overall').textContent.includes('classified correctly')")
+
+
+def test_what_the_bundled_model_has_not_seen_is_marked(browser: Browser, tmp_path: Path) -> None:
+    scene, novelty = tmp_path / "scene.tif", tmp_path / "novelty.tif"
+    with rasterio.open(EXAMPLE.with_name("sentinel2.tif")) as source:
+        values, profile = source.read(), source.profile | {"driver": "GTiff"}
+        names = source.descriptions
+    values[0, 100:200, 200:400] = 9000  # nothing is that red
+    with rasterio.open(scene, "w", **profile) as dataset:
+        dataset.write(values)
+        dataset.descriptions = names
+    segment_raster(scene, tmp_path / "map.tif", novelty=novelty)
+    with run_studio(scene, "-o", tmp_path / "folder") as running:
+        browser.complaints.clear()
+        browser.open(running.address, *SIZE)
+        status, content, _ = running.request("api/0/labels/novelty/0/0/1/0")
+        assert status == 200
+        labels, measured = np.frombuffer(content, np.uint8).reshape(2, 256, 256)
+        with rasterio.open(novelty) as dataset:
+            assert np.array_equal(measured, dataset.read(1)[:256, 256:512])
+        assert not labels.any()
+        pink = (
+            "[...canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data]"
+            ".filter((value, index, all) => index % 4 === 0 "
+            "&& value > 200 && all[index + 1] < 90 && all[index + 2] > 130).length"
+        )
+        assert browser.evaluate(pink) == 0
+        assert browser.evaluate("document.getElementById('novelty').parentElement.offsetHeight > 0")
+        browser.evaluate(
+            "(document.getElementById('opacity').value = 0, document.getElementById('novelty').click())"
+        )
+        browser.wait(f"{pink} > 30000")
+        x, y = browser.evaluate("[canvas.clientWidth / 2, canvas.clientHeight / 2]")
+        browser.mouse("mouseMoved", x, y)
+        browser.wait("document.getElementById('here').textContent.includes('has seen, 98 %')")
+        # The test itself reads the canvas.
+        assert [text for text in browser.complaints if "getImageData" not in text] == []
+        browser.call("Page.navigate", url="about:blank")
+
+
+def test_a_scene_of_unknown_reflectance_has_no_novelty(browser: Browser, studio: Studio) -> None:
+    assert browser.evaluate("document.getElementById('novelty').parentElement.offsetHeight") == 0
+    status, content, _ = studio.request("api/0/labels/novelty/0/0/0/0")
+    assert status == 409
+    assert b"no map novelty" in content

@@ -8,9 +8,10 @@ const REACH = 12;  // pixels of the screen within which a click selects another 
 const FEW = 5;  // clicks per class below which their accuracy says little
 const USUAL = ["water", "trees", "grass", "fields", "scrub", "buildings", "roads", "bare", "sand", "rock", "snow", "shadow"];
 const STAGES = { look: "Looking at the scene", fit: "Fitting", segment: "Mapping", regrid: "Mapping", clean: "Cleaning", write: "Writing" };
+const NOVEL = [{ name: "unlike what the model has seen", colour: "#ff00c8" }];
 const LAYERS = { taught: "Your map", bundled: "Bundled model", clusters: "Clusters", finished: "Finished map", none: "No map" };
 
-let scenes, scene, base, viewer, loader, pictures, maps, events;
+let scenes, scene, base, viewer, loader, pictures, maps, novelty, events;
 let state = null;
 let chosen = null;  // the class to teach
 const adding = new Set();  // classes that the studio has not confirmed yet
@@ -108,10 +109,15 @@ function showLayers() {
     layer.opacity = Number($("opacity").value);
   }
   for (const [name, layer] of Object.entries(pictures)) layer.isShown = name === composite;
+  novelty.isShown = isNoveltyShown();
   for (const input of document.querySelectorAll("#layers input")) {
     input.checked = input.value === active;
     input.disabled = { taught: !state.taught.length, bundled: !maps.bundled, clusters: !state.clusters.length, finished: !state.finished }[input.value] ?? false;
   }
+}
+
+function isNoveltyShown() {
+  return scene.bundled?.has_novelty && $("novelty").checked && !asking && !document.body.classList.contains("bare");
 }
 
 function showClasses() {
@@ -335,7 +341,9 @@ function showBar() {
 
 function hover(place) {
   const at = place && maps[activeLayer()]?.at?.(viewer, place);
-  $("here").textContent = at ? `${at.name}, ${Math.round(100 * at.confidence)} %` : "";
+  const foreign = place && novelty?.at(viewer, place);
+  $("here").textContent = [at, foreign].filter(Boolean)
+    .map(({ name, confidence }) => `${name}, ${Math.round(100 * confidence)} %`).join("; ");
 }
 
 // ---------------------------------------------------------------- what the user does
@@ -549,7 +557,7 @@ function connectControls() {
   $("stop").onclick = () => act("stop");
   $("ask").onclick = startAsking;
   $("result").onclick = () => act("assess");
-  $("opacity").oninput = $("confidence").onchange = () => { showLayers(); viewer.redraw(); };
+  $("opacity").oninput = $("confidence").onchange = $("novelty").onchange = () => { showLayers(); viewer.redraw(); };
   for (const button of document.querySelectorAll("#zoom button")) {
     button.onclick = () => (button.dataset.zoom ? viewer.zoom(Number(button.dataset.zoom)) : viewer.showAll());
   }
@@ -581,6 +589,10 @@ async function open(index) {
     [name, new PictureLayer(loader, base, name, own, scene.tile, scene.top)]));
   maps = { taught: new LabelLayer(loader, base, "taught", scene.taught, scene.tile, scene.taught.most_level) };
   if (scene.bundled) maps.bundled = new LabelLayer(loader, base, "bundled", scene.bundled, scene.tile, scene.bundled.most_level);
+  novelty = new LabelLayer(loader, base, "novelty", scene.bundled ?? own, scene.tile, scene.bundled?.most_level ?? 0);
+  novelty.recolour(NOVEL, true);
+  novelty.opacity = 0.8;
+  $("novelty").parentElement.hidden = !scene.bundled?.has_novelty;
   maps.clusters = new LabelLayer(loader, base, "clusters", scene.taught, scene.tile, scene.taught.most_level);
   maps.finished = new LabelLayer(loader, base, "finished", own, scene.tile, scene.top);
   [composite] = scene.composites;
@@ -595,7 +607,7 @@ async function open(index) {
   $("names").replaceChildren(...known.map((value) => element("option", { value })));
   viewer ??= new Viewer($("canvas"), scene.width, scene.height);
   Object.assign(viewer, { width: scene.width, height: scene.height });
-  viewer.layers = [...Object.values(pictures), ...Object.values(maps)];
+  viewer.layers = [...Object.values(pictures), ...Object.values(maps), novelty];
   for (const layer of viewer.layers) {
     layer.onload = () => viewer.redraw();
     layer.onerror = (error) => say(error instanceof TypeError ? "The studio does not answer; start it again, no click is lost." : error.message);
