@@ -50,7 +50,13 @@ WAYS: dict[str, dict[str, dict[str, Any]]] = {
         "bands reversed": {"bands": ["4", "3", "2", "1"]},
     },
 }
-CHECKS = {"one class": "of the map is", "green water": "NDVI", "foreign": "unlike", "unsure": "unsure"}
+CHECKS = {
+    "one class": "of the map is",
+    "green water": "NDVI",
+    "foreign": "unlike",
+    "gain": "times too",
+    "unsure": "unsure",
+}
 RIGHT, WRONG = 0.7, 0.5
 SIDE = 400
 

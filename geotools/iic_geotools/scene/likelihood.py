@@ -36,6 +36,8 @@ SHIFTED_DARKEST, UNSHIFTED = 0.06, 1.5
 """Scenes hold something dark, so that a shift is unlikely, by so many nats, that leaves the darkest band above this."""
 NOVEL = 128
 """Novelty from which a spectrum is called unlike those of the world."""
+WRONG_GAINS, WRONG_GAIN = (0.001, 0.01, 0.1, 10.0, 100.0, 1000.0), 1.0
+"""Factors that reflectance may be read wrong by, and nats per pixel by which one must lead to be suspected."""
 STRANGE = 1.0
 """Nats above the background, per pixel, below which a scene holds no spectra that the mixture knows."""
 CLEAR, CLEAR_ORDER = 0.5, 0.4
@@ -161,6 +163,12 @@ class Likelihood:
         beyond = np.maximum(np.maximum(DARKEST - spectra, spectra - BRIGHTEST), 0)
         background = np.where(beyond > 0, BEYOND / (1 + beyond) ** 2, 1 / (BRIGHTEST - DARKEST)).prod(0)
         return density, background.astype(np.float32)
+
+    def gain(self, spectra: Floats) -> float:
+        """Return the power of ten that would make spectra `[N, bands]` clearly more probable; 1 if none would."""
+        scores = {gain: self.score(spectra, gain, 0.0) for gain in (1.0, *WRONG_GAINS)}
+        best = max(scores, key=lambda gain: scores[gain])
+        return best if scores[best] > scores[1.0] + WRONG_GAIN else 1.0
 
     def explains(self, spectra: Floats) -> bool:
         """Return whether spectra `[N, bands]` are those of the world, more than the background is."""

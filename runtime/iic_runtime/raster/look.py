@@ -26,8 +26,8 @@ from iic_geotools.settings import PathLike
 from iic_runtime.model.card import Card
 from iic_runtime.model.select import Model, ModelSelector, ground_resolution
 from iic_runtime.raster.model_input import BandOrderError, choose_reading
-from iic_runtime.raster.novelty import foreign_share
-from iic_runtime.raster.plausibility import FOREIGN
+from iic_runtime.raster.novelty import foreign_share, wrong_gain
+from iic_runtime.raster.plausibility import FOREIGN, describe_gain
 
 _LOG = logging.getLogger(__name__)
 SHEET, GAP, TITLE = 480, 10, 20
@@ -154,6 +154,9 @@ def look(scene: PathLike, model: Model | None = None, sheet: PathLike | None = N
         if sheet is not None:
             _write_sheet(info, read, doubtful, Path(sheet))
         mask = product.mask if product else None
+        novelty, gain = (None, 1.0) if source is None else _compare(info, card, source)
+        if gain != 1:
+            notes = (*notes, describe_gain(gain))
         return Look(
             title=info.title,
             width=info.grid.width,
@@ -168,7 +171,7 @@ def look(scene: PathLike, model: Model | None = None, sheet: PathLike | None = N
             model=card.name,
             notes=notes,
             question=question,
-            novelty=None if source is None else _novelty(info, card, source),
+            novelty=novelty,
         )
 
 
@@ -187,16 +190,16 @@ def _list_bands(info: SceneInfo, read: dict[str, int]) -> tuple[Band, ...]:
     return tuple(bands)
 
 
-def _novelty(info: SceneInfo, card: Card, source: SceneSource) -> float | None:
-    """Return the share of spectra that are less probable than if all were equally likely."""
+def _compare(info: SceneInfo, card: Card, source: SceneSource) -> tuple[float | None, float]:
+    """Return the share of spectra that are unlike those of the world, and the factor they seem too dark by."""
     if card.values != "reflectance":
-        return None
+        return None, 1.0
     sample = value_sample(source, info, skip_empty=True)
     if source.rescale is not None:
         sample = source.rescale.apply(sample[:, None], "float32")[:, 0]
     values = np.zeros((len(card.bands), sample.shape[1]))
     values[list(source.positions)] = sample
-    return foreign_share(card, source, values)
+    return foreign_share(card, source, values), wrong_gain(card, source, values)
 
 
 def _write_sheet(info: SceneInfo, read: dict[str, int], doubtful: Sequence[Names], out: Path) -> None:

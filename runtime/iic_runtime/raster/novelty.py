@@ -14,6 +14,8 @@ from iic_runtime.model.card import Card
 Floats = NDArray[np.float64]
 PIXELS = 1 << 14
 """Number of pixels that are compared at once, so that they stay in the processor's cache."""
+GAIN_PIXELS = 2000
+"""Number of pixels by which it is judged whether reflectance is read too dark or too bright."""
 _likelihood = cache(Likelihood)
 
 
@@ -37,6 +39,13 @@ def known_spectra(card: Card, reading: SceneSource, values: NDArray[np.generic])
     return [canonical(name) for name in own], (values[list(positions)].T - low) / (high - low)
 
 
+def _compared(card: Card, reading: SceneSource) -> tuple[str, ...]:
+    """Return common names of the bands that are compared with the world's spectra; none if that means nothing."""
+    names, _ = known_spectra(card, reading, np.empty((len(card.bands), 0)))
+    known = tuple(name for name in names if name in COLOURS)
+    return known if card.values == "reflectance" and len(known) > 2 else ()
+
+
 def measure_novelty(
     card: Card, reading: SceneSource, values: NDArray[np.generic]
 ) -> NDArray[np.uint8] | None:
@@ -47,17 +56,16 @@ def measure_novelty(
         reading: How the scene is read for it.
         values: Values [bands, H, W] as the model takes them, one row per band of the model.
     """
-    names, _ = known_spectra(card, reading, values[:, 0, :0])
-    known = [index for index, name in enumerate(names) if name in COLOURS]
-    if card.values != "reflectance" or len(known) < 3:
+    names = _compared(card, reading)
+    if not names:
         return None
-    likelihood = _likelihood(tuple(names[index] for index in known))
     _, height, width = values.shape
     novelty = np.empty((height, width), np.uint8)
     rows = max(1, PIXELS // max(1, width))
     for row in range(0, height, rows):
-        _, spectra = known_spectra(card, reading, values[:, row : row + rows].reshape(len(values), -1))
-        measured = likelihood.novelty(spectra.T[known].astype(np.float32))
+        every, spectra = known_spectra(card, reading, values[:, row : row + rows].reshape(len(values), -1))
+        compared = spectra.T[[every.index(name) for name in names]]
+        measured = _likelihood(names).novelty(compared.astype(np.float32))
         novelty[row : row + rows] = measured.reshape(-1, width)
     return novelty
 
@@ -68,9 +76,19 @@ def foreign_share(card: Card, reading: SceneSource, values: NDArray[np.generic])
     return None if novelty is None or not novelty.size else float((novelty >= NOVEL).mean())
 
 
+def wrong_gain(card: Card, reading: SceneSource, values: NDArray[np.generic]) -> float:
+    """Return the power of ten that spectra [bands, N] seem to be too dark by, below 1 if too bright; 1 if unknown."""
+    names = _compared(card, reading)
+    if not names or not values.size:
+        return 1.0
+    step = max(1, values.shape[1] // GAIN_PIXELS)
+    every, spectra = known_spectra(card, reading, values[:, ::step])
+    return _likelihood(names).gain(spectra[:, [every.index(name) for name in names]])
+
+
 def knows_novelty(card: Card, reading: SceneSource) -> bool:
     """Return whether spectra of a scene, as it is read for a model, can be compared with those of the world."""
-    return measure_novelty(card, reading, np.zeros((len(card.bands), 1, 1), card.dtype)) is not None
+    return bool(_compared(card, reading))
 
 
 def check_novelty(title: str, card: Card, reading: SceneSource) -> None:

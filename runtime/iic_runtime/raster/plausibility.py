@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from iic_geotools.classmap.classes import NODATA, usual_colour
 from iic_geotools.errors import DoubtWarning
 from iic_geotools.products.preview import map_values
-from iic_runtime.raster.novelty import foreign_share, known_spectra
+from iic_runtime.raster.novelty import foreign_share, known_spectra, wrong_gain
 from iic_runtime.raster.plan import Plan
 from iic_runtime.raster.stages import label_sample
 from iic_runtime.segmenter import Segmenter
@@ -49,6 +49,7 @@ class Figures:
         green_water: Share of the water whose NDVI is that of plants.
         novelty: Share of the spectra that are unlike those of the world.
         confidence: Mean probability of the labels.
+        gain: Power of ten that reflectance seems to be too dark by; 1 if it does not.
     """
 
     dominant: int | None
@@ -56,6 +57,7 @@ class Figures:
     green_water: float | None
     novelty: float | None
     confidence: float | None
+    gain: float = 1.0
 
 
 def check_map(plan: Plan, segmenter: Segmenter) -> tuple[str, ...]:
@@ -86,6 +88,8 @@ def describe_doubts(plan: Plan, figures: Figures) -> tuple[str, ...]:
     if figures.novelty is not None and figures.novelty > FOREIGN:
         share = 100 * figures.novelty
         doubts.append(f"{share:.0f} % of the spectra are unlike any that the model knows: {cure}.")
+    if figures.gain != 1:
+        doubts.append(describe_gain(figures.gain))
     if figures.confidence is not None and figures.confidence < UNSURE:
         doubts.append(
             f"The model is unsure of this scene (mean confidence {figures.confidence:.2f}): {cure}."
@@ -106,6 +110,16 @@ def measure_map(plan: Plan, segmenter: Segmenter) -> Figures:
         _green_water(plan, names, spectra, sample.labels),
         foreign_share(plan.card, plan.reading, sample.values),
         float(sample.confidence.mean()) / 255,
+        wrong_gain(plan.card, plan.reading, sample.values),
+    )
+
+
+def describe_gain(gain: float) -> str:
+    """Say that reflectance seems to be read too dark or too bright by a factor."""
+    factor, how = (gain, "dark") if gain > 1 else (1 / gain, "bright")
+    return (
+        f"Reflectance seems to be read {factor:g} times too {how}, by the spectra of the scene: check its scale, and "
+        "give `reflectance` if it is wrong."
     )
 
 

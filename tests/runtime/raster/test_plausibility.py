@@ -15,6 +15,7 @@ from iic_geotools.errors import DoubtWarning
 from iic_geotools.scene.listing import find_scene, read_items
 from iic_runtime import segment_raster
 from iic_runtime.options import SegmentSettings
+from iic_runtime.raster.look import look
 from iic_runtime.raster.outputs import Outputs
 from iic_runtime.raster.plan import Plan, make_plan
 from iic_runtime.raster.plausibility import Figures, describe_doubts, measure_map
@@ -81,6 +82,24 @@ def test_spectra_unlike_those_of_the_world_are_foreign(make_scene: MakeScene, tm
     known = measure_map(*make_map(make_scene(spectra(WATER, WHEAT)), tmp_path))
     assert known.novelty is not None
     assert known.novelty < 0.1
+
+
+@pytest.mark.parametrize(("scale", "text"), [(1e-5, "10 times too dark"), (1e-3, "10 times too bright")])
+@pytest.mark.filterwarnings("ignore::iic_geotools.errors.DoubtWarning")
+def test_reflectance_of_another_magnitude_is_doubted(tmp_path: Path, scale: float, text: str) -> None:
+    summary = segment_raster(SENTINEL, tmp_path / "map.tif", reflectance=(scale, 0.0))
+    assert any(text in note and "`reflectance`" in note for note in summary.notes)
+
+
+def test_a_scale_in_the_file_that_is_wrong_is_doubted_before_any_map(tmp_path: Path) -> None:
+    scene = tmp_path / "scene.tif"
+    with rasterio.open(SENTINEL) as source:
+        profile, values, names = source.profile | {"driver": "GTiff"}, source.read(), source.descriptions
+    with rasterio.open(scene, "w", **profile) as dataset:
+        dataset.write(values)
+        dataset.descriptions, dataset.scales = names, (1e-5,) * len(names)
+    assert any("10 times too dark" in note for note in look(scene).notes)
+    assert not any("times too" in note for note in look(SENTINEL).notes)
 
 
 def test_green_water_and_unsure_maps_are_doubtful(make_scene: MakeScene, tmp_path: Path) -> None:
