@@ -15,8 +15,7 @@ from torch import Tensor
 
 from iic_export.trained_head import TrainedHead
 from iic_geotools.errors import DataError, IICError, ModelError
-from iic_runtime.engine.base import Engine
-from iic_runtime.engine.onnx import import_onnxruntime
+from iic_runtime.engine.base import Engine, import_onnxruntime
 from iic_runtime.model.card import Card, Precision
 from iic_runtime.model.file import put_card
 from iic_runtime.model.validate import memory_per_pixel, validate_model

@@ -20,7 +20,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from iic_export.trained_head import TrainedHead
 from iic_geotools.errors import ModelError
-from iic_runtime.engine.onnx import import_onnxruntime
+from iic_runtime.engine.base import import_onnxruntime
 from iic_runtime.model.card import PixelType
 from iic_runtime.model.onnx_head import CELLS, FEATURES, LOGITS, MERGE, PROBABILITIES
 from iic_train.models.layers import BasicBlock

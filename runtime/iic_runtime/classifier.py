@@ -19,8 +19,8 @@ from iic_geotools.files import check_absent, check_apart, check_folder, check_na
 from iic_geotools.progress import OnProgress, Progress, silent
 from iic_geotools.scene.bands import canonical
 from iic_geotools.settings import PathLike, Settings, setting, takes
-from iic_runtime.engine.base import OUTPUTS, EngineSpec, LabelArray, check_outputs
-from iic_runtime.engine.onnx import OnnxEngine, usable_devices
+from iic_runtime.engine.base import OUTPUTS, EngineSpec, LabelArray, check_outputs, usable_devices
+from iic_runtime.engine.onnx import OnnxEngine
 from iic_runtime.model.card import Card
 from iic_runtime.model.file import ModelFile
 from iic_runtime.model.select import find_model

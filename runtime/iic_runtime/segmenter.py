@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from iic_geotools.classmap.classes import NODATA
 from iic_geotools.errors import ModelError, UsageError
 from iic_geotools.scene.bands import mark_missing
-from iic_geotools.scene.info import SceneInfo
-from iic_geotools.scene.masks import fill_holes, valid_pixels
+from iic_geotools.scene.info import SceneInfo, fill_holes, valid_pixels
 from iic_geotools.scene.rescaling import Pair, sample_values
 from iic_geotools.scene.scene import Pixels
 from iic_geotools.settings import method_takes

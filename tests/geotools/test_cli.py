@@ -3,8 +3,8 @@ import json
 import logging
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
 import click
 import pytest
@@ -14,21 +14,19 @@ from typer.testing import CliRunner
 
 import iic_geotools
 from iic_geotools import cli
-from iic_geotools.cli import (
-    NumberRange,
-    Quiet,
-    Traceback,
-    Verbose,
-    Version,
-    display,
-    parse_number_range,
-    shell,
-    show_progress,
-)
+from iic_geotools.cli import Shell, Version, display, shell, show_progress
 from iic_geotools.errors import IICError, SceneError, UsageError
+from iic_geotools.option_texts import NumberRange, parse_number_range
 from iic_geotools.progress import Progress
+from iic_geotools.settings import Settings, setting
 
 LOG = logging.getLogger("iic_geotools.test")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clipping(Settings):
+    min_area: float = setting(0.0, "The smallest area.", flags=("--min-area", "-m"))
+    gsd: NumberRange | None = setting(None, "A range.", metavar="MIN,MAX", parse=parse_number_range)
 
 
 def run(*arguments: str, error: Exception | None = None, message: str = "") -> tuple[int, str]:
@@ -38,20 +36,16 @@ def run(*arguments: str, error: Exception | None = None, message: str = "") -> t
     @app.command()
     def command(
         scene: str,
-        min_area: Annotated[float, typer.Option("--min-area", "-m")] = 0.0,
-        gsd: Annotated[NumberRange | None, typer.Option(parser=parse_number_range, metavar="MIN,MAX")] = None,
+        settings: Clipping,
+        verbosity: Shell,
         resume: bool = True,
-        verbose: Verbose = False,
-        quiet: Quiet = False,
-        traceback: Traceback = False,
         version: Version = False,
     ) -> None:
-        with shell(verbose, quiet, traceback):
-            LOG.debug("a detail of %s", gsd)
-            LOG.info("a fact")
-            LOG.warning(message or "a warning")
-            if error is not None:
-                raise error
+        LOG.debug("a detail of %s", settings.gsd)
+        LOG.info("a fact")
+        LOG.warning(message or "a warning")
+        if error is not None:
+            raise error
 
     result = CliRunner().invoke(app, list(arguments), prog_name="iic-command")
     return result.exit_code, result.output
@@ -338,7 +332,9 @@ SCRIPT = """
 import logging, sys
 from iic_geotools.cli import shell, show_progress
 from iic_geotools.errors import UsageError
+from iic_geotools.option_texts import NumberRange, parse_number_range
 from iic_geotools.progress import Progress
+from iic_geotools.settings import Settings, setting
 
 if sys.stderr is not None and "terminal" in sys.argv:
     sys.stderr.isatty = lambda: True

@@ -12,7 +12,7 @@ import typer
 import iic_train  # whose names are imported when they are used: help needs no PyTorch
 from iic_geotools.classmap.classes import MAX_CLASSES
 from iic_geotools.cli import App, AsJson, Display, Given, Shell, Version
-from iic_geotools.cli.options import LabelField
+from iic_geotools.cli.display import LabelField
 from iic_geotools.errors import DataError, UsageError
 from iic_geotools.settings import PathLike, Settings, setting
 from iic_train.config import (

@@ -15,18 +15,11 @@ progress, adds what every command has, and runs the body in the shell.
 
 from iic_geotools.cli.app import App as App
 from iic_geotools.cli.app import Given as Given
+from iic_geotools.cli.app import Shell as Shell
+from iic_geotools.cli.app import as_options as as_options
+from iic_geotools.cli.app import print_error as print_error
+from iic_geotools.cli.app import shell as shell
+from iic_geotools.cli.display import AsJson as AsJson
+from iic_geotools.cli.display import Display as Display
+from iic_geotools.cli.display import Version as Version
 from iic_geotools.cli.display import show_progress as show_progress
-from iic_geotools.cli.error_shell import as_options as as_options
-from iic_geotools.cli.error_shell import print_error as print_error
-from iic_geotools.cli.error_shell import shell as shell
-from iic_geotools.cli.options import AsJson as AsJson
-from iic_geotools.cli.options import Display as Display
-from iic_geotools.cli.options import Overwrite as Overwrite
-from iic_geotools.cli.options import ProgressJson as ProgressJson
-from iic_geotools.cli.options import Quiet as Quiet
-from iic_geotools.cli.options import Shell as Shell
-from iic_geotools.cli.options import Traceback as Traceback
-from iic_geotools.cli.options import Verbose as Verbose
-from iic_geotools.cli.options import Version as Version
-from iic_geotools.cli.options import parse_number_range as parse_number_range
-from iic_geotools.option_texts import NumberRange as NumberRange

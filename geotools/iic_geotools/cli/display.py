@@ -1,15 +1,20 @@
-"""The display of tables and of progress: bars on a terminal, plain lines elsewhere, or JSON."""
+"""What commands show: their version, tables, and progress as bars on a terminal, plain lines elsewhere, or JSON."""
 
 import json
 import math
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, TextIO, cast
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, TextIO, cast
 
-from iic_geotools.cli.error_shell import Unfailing, write
+import typer
+
+from iic_geotools import __version__
+from iic_geotools.cli.app import Shell, Unfailing, write
 from iic_geotools.progress import OnProgress, Progress, silent
+from iic_geotools.settings import setting
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -167,3 +172,35 @@ def print_table(rows: Sequence[Sequence[str]], *, err: bool = False) -> None:
     for row in rows[1:]:
         table.add_row(*map(Text, row))
     open_console(err=err).print(table)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Display(Shell, group="Running"):
+    """How much a command prints, and how it shows progress."""
+
+    progress_json: bool = setting(False, "Print progress as JSON lines on standard output.")
+
+    def show_progress(self) -> AbstractContextManager[OnProgress]:
+        """Yield a function that displays reports of progress."""
+        return show_progress(quiet=self.quiet, as_json=self.progress_json)
+
+
+def _print_version(context: typer.Context, value: bool) -> None:
+    if value:
+        typer.echo(f"{context.find_root().info_name} {__version__}")
+        raise typer.Exit
+
+
+Version = Annotated[
+    bool,
+    typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+LabelField = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FIELD",
+        help="The field that holds the class. By default the only one, or one named class.",
+        show_default=False,
+    ),
+]

@@ -11,7 +11,7 @@ from typer.core import TyperCommand
 from typer.main import get_command
 
 from iic_geotools.cli.app import App, SentenceGroup
-from iic_geotools.cli.options import Version
+from iic_geotools.cli.display import Version
 
 
 class _Lazy(NamedTuple):

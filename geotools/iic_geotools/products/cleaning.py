@@ -31,13 +31,16 @@ from iic_geotools.classmap.class_map import FINGERPRINT_TAG, ClassMap, open_map,
 from iic_geotools.classmap.classes import MAX_CLASSES, NODATA
 from iic_geotools.classmap.cog import (
     BLOCK,
+    NOWHERE,
     OPEN_PARTS,
+    Level,
     assemble,
     creation_options,
     part_profile,
+    stored_blocks,
+    touched_blocks,
 )
 from iic_geotools.classmap.map_writer import place_files
-from iic_geotools.classmap.overviews import NOWHERE, Level, stored_blocks, touched_blocks
 from iic_geotools.classmap.sidecars import map_style, sidecar_path, style_path
 from iic_geotools.classmap.vrt import write_vrt
 from iic_geotools.errors import OutputError, SceneError, UsageError

@@ -37,7 +37,7 @@ from rasterio.errors import CRSError, RasterioError
 from rasterio.windows import Window
 
 from iic_geotools.classmap.classes import NODATA, MapClass
-from iic_geotools.classmap.overviews import stored_blocks
+from iic_geotools.classmap.cog import stored_blocks
 from iic_geotools.classmap.sidecars import polygon_style
 from iic_geotools.errors import MissingPackageError, SceneError, UsageError
 from iic_geotools.files import replacement, scratch_folder

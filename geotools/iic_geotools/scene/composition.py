@@ -15,8 +15,7 @@ from iic_geotools.classmap.vrt import combination, virtual_band, virtual_raster,
 from iic_geotools.errors import SceneError, assume
 from iic_geotools.gdal import absolute_name, network_options
 from iic_geotools.geobox import GeoBox
-from iic_geotools.scene.info import SceneInfo, describe, open_raster
-from iic_geotools.scene.masks import BandMasks
+from iic_geotools.scene.info import BandMasks, SceneInfo, describe, open_raster
 from iic_geotools.scene.placement import SAME_PLACE, can_lie_on, reach_beyond, same_pixels
 from iic_geotools.scene.radiometry import Radiometry
 from iic_geotools.scene.valuemask import ValueMask

@@ -20,8 +20,7 @@ from rasterio.windows import Window
 from iic_geotools.errors import SceneError, assume
 from iic_geotools.geobox import GeoBox
 from iic_geotools.scene.bands import OptionalBand, mark_missing
-from iic_geotools.scene.info import SceneInfo, cause, open_raster
-from iic_geotools.scene.masks import BandMasks, fill_holes, valid_pixels
+from iic_geotools.scene.info import BandMasks, SceneInfo, cause, fill_holes, open_raster, valid_pixels
 from iic_geotools.scene.rescaling import Rescale, sample_values
 from iic_geotools.scene.warp import warp_bands
 from iic_geotools.threads import interruptible

@@ -13,8 +13,7 @@ from rasterio.vrt import WarpedVRT
 from iic_geotools.classmap.vrt import combination, virtual_band, virtual_raster, whole_source
 from iic_geotools.gdal import vsi_name
 from iic_geotools.geobox import GeoBox
-from iic_geotools.scene.info import open_raster
-from iic_geotools.scene.masks import BandMasks
+from iic_geotools.scene.info import BandMasks, open_raster
 
 # In pixels: an approximated transform would make pixels depend on their tile; rasterio refuses an exact 0.
 TOLERANCE = 1e-9

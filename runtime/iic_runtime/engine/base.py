@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from iic_geotools.errors import ModelError
+from iic_geotools.errors import MissingPackageError, ModelError
 from iic_geotools.threads import cores
 from iic_runtime.model.card import Card
 from iic_runtime.options import Device
@@ -23,6 +23,12 @@ LabelArray = NDArray[np.uint8]
 OUTPUTS = ("labels", "confidence")
 """What a map needs of a graph; other outputs may be there."""
 
+PROVIDERS = {
+    "cpu": "CPUExecutionProvider",
+    "cuda": "CUDAExecutionProvider",
+    "tensorrt": "TensorrtExecutionProvider",
+}
+"""The execution provider of ONNX Runtime for each device."""
 # The limit of a container, as its processes see it: a number, or "max".
 _CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
@@ -111,6 +117,31 @@ def _wrong_output(name: str, values: Any, shape: tuple[int, ...]) -> str | None:
     if not isinstance(values, np.ndarray) or values.dtype != np.uint8:
         return f"{name} of type {getattr(values, 'dtype', type(values).__name__)} instead of uint8"
     return f"{name} of shape {values.shape} instead of {shape}" if values.shape != shape else None
+
+
+def usable_devices() -> tuple[Device, ...]:
+    """Return the devices that the installed ONNX Runtime was built for, the fastest first, the CPU last.
+
+    Raises:
+        MissingPackageError: ONNX Runtime is not installed.
+    """
+    has_cuda = PROVIDERS["cuda"] in import_onnxruntime().get_available_providers()
+    return ("cuda", "cpu") if has_cuda else ("cpu",)
+
+
+def import_onnxruntime() -> Any:
+    """Return the package, imported so that it keeps to itself.
+
+    Raises:
+        MissingPackageError: It is not installed.
+    """
+    # Since 1.31 it would keep an id of the machine and a database of events in the cache of the user.
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise MissingPackageError.for_extra("onnxruntime", "cpu") from error
+    return onnxruntime
 
 
 def cpu_name() -> str:

@@ -1,6 +1,5 @@
 """ONNX Runtime as an engine, on the CPU or a GPU."""
 
-import os
 from collections.abc import Sequence
 from contextlib import redirect_stdout, suppress
 from dataclasses import replace
@@ -11,22 +10,25 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from iic_geotools.errors import DeviceError, MissingPackageError, ModelError, last_line
+from iic_geotools.errors import DeviceError, ModelError, last_line
 from iic_geotools.files import cache_folder
 from iic_geotools.threads import cores
 from iic_geotools.tiling import largest_read
-from iic_runtime.engine.base import OUTPUTS, EngineSpec, LabelArray, check_outputs, output_shape
+from iic_runtime.engine.base import (
+    OUTPUTS,
+    PROVIDERS,
+    EngineSpec,
+    LabelArray,
+    check_outputs,
+    import_onnxruntime,
+    output_shape,
+)
 from iic_runtime.engine.gpu import Buffers, Slots, describe_gpus
 from iic_runtime.model.card import Card, Precision
 from iic_runtime.model.file import ModelFile
 from iic_runtime.model.onnx_graph import only_outputs
 from iic_runtime.options import Device
 
-_PROVIDERS = {
-    "cpu": "CPUExecutionProvider",
-    "cuda": "CUDAExecutionProvider",
-    "tensorrt": "TensorrtExecutionProvider",
-}
 _TYPES = {
     "tensor(uint8)": "uint8",
     "tensor(uint16)": "uint16",
@@ -42,16 +44,6 @@ _PRECISION_OPTIONS: dict[Precision, dict[str, str]] = {
 }
 
 
-def usable_devices() -> tuple[Device, ...]:
-    """Return the devices that the installed ONNX Runtime was built for, the fastest first, the CPU last.
-
-    Raises:
-        MissingPackageError: ONNX Runtime is not installed.
-    """
-    has_cuda = _PROVIDERS["cuda"] in import_onnxruntime().get_available_providers()
-    return ("cuda", "cpu") if has_cuda else ("cpu",)
-
-
 class OnnxEngine:
     """ONNX Runtime on one execution provider, never silently on another.
 
@@ -63,7 +55,7 @@ class OnnxEngine:
 
     def __init__(self, model: ModelFile, spec: EngineSpec, outputs: Sequence[str] = OUTPUTS) -> None:
         runtime = import_onnxruntime()
-        provider = _PROVIDERS[spec.device]
+        provider = PROVIDERS[spec.device]
         if provider not in runtime.get_available_providers():
             raise DeviceError(
                 f"`device` {spec.device} needs onnxruntime-gpu, and the CPU build of onnxruntime is installed here; "
@@ -154,21 +146,6 @@ class BoundSlot:
         return [values.copy() for values in self._outputs]
 
 
-def import_onnxruntime() -> Any:
-    """Return the package, imported so that it keeps to itself.
-
-    Raises:
-        MissingPackageError: It is not installed.
-    """
-    # Since 1.31 it would keep an id of the machine and a database of events in the cache of the user.
-    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
-    try:
-        import onnxruntime
-    except ImportError as error:
-        raise MissingPackageError.for_extra("onnxruntime", "cpu") from error
-    return onnxruntime
-
-
 def _load_libraries(runtime: Any, device: Device, card: Card) -> None:
     """Load the libraries of CUDA and TensorRT that were installed as packages, where the system does not look.
 
@@ -192,13 +169,13 @@ def _load_libraries(runtime: Any, device: Device, card: Card) -> None:
 def _providers(model: ModelFile, spec: EngineSpec) -> list[Any]:
     """Return the provider of the device, and after it those that take what it cannot do."""
     # TensorFloat-32 keeps ten bits of a float32: the labels would not be those that were proven on a CPU.
-    cuda = (_PROVIDERS["cuda"], {"use_tf32": "0"})
+    cuda = (PROVIDERS["cuda"], {"use_tf32": "0"})
     if spec.device != "tensorrt":
-        return [_PROVIDERS["cpu"]] if spec.device == "cpu" else [cuda, _PROVIDERS["cpu"]]
+        return [PROVIDERS["cpu"]] if spec.device == "cpu" else [cuda, PROVIDERS["cpu"]]
     # TensorRT builds an engine for the largest shape, the one of an inner tile of a large scene.
     side = largest_read(spec.tile, model.card.halo, model.card.stride)
     options = provider_options(model.card, model.digest, spec.batch, side)
-    return [(_PROVIDERS["tensorrt"], options), cuda, _PROVIDERS["cpu"]]
+    return [(PROVIDERS["tensorrt"], options), cuda, PROVIDERS["cpu"]]
 
 
 def _open_session(runtime: Any, model: ModelFile, providers: list[Any], threads: int | None) -> Any:

@@ -12,9 +12,16 @@ import numpy as np
 from iic_geotools.errors import DeviceError, MissingPackageError, SceneError, UsageError
 from iic_geotools.geobox import GeoBox
 from iic_geotools.threads import cores
-from iic_runtime.engine.base import CPU_DEVICES, OUTPUTS, Engine, EngineSpec, memory_of_machine
+from iic_runtime.engine.base import (
+    CPU_DEVICES,
+    OUTPUTS,
+    Engine,
+    EngineSpec,
+    memory_of_machine,
+    usable_devices,
+)
 from iic_runtime.engine.gpu import gpu_memory
-from iic_runtime.engine.onnx import OnnxEngine, usable_devices
+from iic_runtime.engine.onnx import OnnxEngine
 from iic_runtime.engine.openvino import OpenVinoEngine, open_openvino, prefers_openvino
 from iic_runtime.engine.tensorrt import TensorRTEngine
 from iic_runtime.model.card import Card

@@ -2,7 +2,8 @@
 
 import json
 import math
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
@@ -13,22 +14,27 @@ from affine import Affine
 
 from iic_geotools import __version__
 from iic_geotools.classmap.classes import MAX_CLASSES, NODATA, UNSURE_NAME, MapClass, least_confidence
+from iic_geotools.classmap.sidecars import style_path
 from iic_geotools.errors import UsageError
+from iic_geotools.files import MAP_SUFFIXES, check_absent, check_apart, check_folder, check_name, check_suffix
 from iic_geotools.gdal import is_text
 from iic_geotools.geobox import GeoBox
-from iic_geotools.products.zones import zones_digest
+from iic_geotools.packages import require_vector
+from iic_geotools.products.areas import ZONE_SUFFIXES
+from iic_geotools.products.cleaning import Cleaning
+from iic_geotools.products.zones import check_zones, zones_digest
 from iic_geotools.scene.info import SceneInfo
 from iic_geotools.scene.region import Area, choose_region
 from iic_geotools.scene.scene import SceneSource
 from iic_geotools.scene.source_files import SourceFile, identify_sources
+from iic_geotools.settings import describe
 from iic_geotools.tiling import Part, Rect, TileGrid
 from iic_runtime.engine.base import EngineSpec, LabelArray
 from iic_runtime.engine.open_engine import check_machine, check_work
 from iic_runtime.model.card import Card
-from iic_runtime.options import ReadingSettings, SegmentSettings, UnsureSettings
+from iic_runtime.options import ProductSettings, ReadingSettings, SegmentSettings, UnsureSettings
 from iic_runtime.raster.model_input import choose_reading
 from iic_runtime.raster.novelty import check_novelty
-from iic_runtime.raster.outputs import Outputs
 from iic_runtime.segmenter import Segmentation, Segmenter
 
 UNSURE = MapClass(UNSURE_NAME, "#808080")
@@ -83,6 +89,103 @@ def choose_unsure(card: Card, settings: UnsureSettings) -> Unsure | None:
             f"{UNSURE.name} already; leave out `unsure_class`, so that unsure pixels become nodata."
         )
     return Unsure(min_confidence, len(card.classes))
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """The files that a run writes, and how.
+
+    Attributes:
+        map: The map.
+        products: The other files.
+        cleaning: How the map is cleaned, if it is.
+        creation: Creation options of GDAL's COG driver.
+    """
+
+    map: Path
+    products: ProductSettings = field(default_factory=ProductSettings)
+    cleaning: Cleaning | None = None
+    creation: Mapping[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def files(self) -> dict[str, Path]:
+        """All files that are asked for, by the argument that names them."""
+        named = {
+            entry.name: getattr(self.products, entry.name)
+            for entry in describe(ProductSettings)
+            if entry.about.writes
+        }
+        return {"out": self.map, **{name: Path(file) for name, file in named.items() if file is not None}}
+
+    @cached_property
+    def zones(self) -> Path | None:
+        """The polygons in each of which areas are measured; an input."""
+        return None if self.products.stats_by is None else Path(self.products.stats_by)
+
+    @property
+    def style(self) -> Path:
+        """The map's legend for QGIS."""
+        return style_path(self.map)
+
+    @property
+    def parts(self) -> Path:
+        """The folder of parts, next to the map."""
+        return self.map.with_name(self.map.name + ".parts")
+
+    def check(self, inputs: Sequence[str], grid: GeoBox) -> None:
+        """Refuse what cannot be written, before any work.
+
+        Args:
+            inputs: The files that the run reads.
+            grid: The grid of the map.
+
+        Raises:
+            UsageError: A suffix does not say a format, two outputs have one name, an output is an input, or the
+                polygons cannot be those of this map.
+            OutputError: The folder of an output cannot be written to.
+        """
+        for file in self.files.values():
+            check_name(file)
+        suffixes = {entry.name: entry.about.writes for entry in describe(ProductSettings)}
+        suffixes |= {"out": MAP_SUFFIXES}
+        if self.zones is not None:
+            suffixes["stats"] = ZONE_SUFFIXES
+        for name, file in self.files.items():
+            check_suffix(file, suffixes[name], name)
+        check_apart(list(self.files.values()), map(Path, inputs))
+        for file in self.files.values():
+            check_folder(file)
+        if self.cleaning is not None:
+            self.cleaning.check(grid)
+        self._check_polygons(grid)
+        self._check_zones(grid)
+
+    def _check_polygons(self, grid: GeoBox) -> None:
+        products = self.products
+        if "polygons" in self.files:
+            require_vector("`polygons`")
+            # Imported here because it imports pandas where that is installed.
+            from iic_geotools.products.polygons import check_polygons
+
+            check_polygons(self.files["polygons"], grid, products.min_area, products.simplify)
+        elif products.min_area or products.simplify:
+            name = "min_area" if products.min_area else "simplify"
+            raise UsageError(f"`{name}` applies only to `polygons`: give both or neither.")
+
+    def _check_zones(self, grid: GeoBox) -> None:
+        if self.zones is None:
+            return
+        if "stats" not in self.files:
+            raise UsageError("`stats_by` applies only to `stats`: give both or neither.")
+        check_zones(self.zones, grid)
+
+    def check_absent(self) -> None:
+        """Refuse to replace files.
+
+        Raises:
+            OutputError: An output exists.
+        """
+        check_absent(*self.files.values(), self.style)
 
 
 @dataclass(frozen=True)
@@ -196,7 +299,9 @@ def make_plan(scene: SceneInfo, segmenter: Segmenter, outputs: Outputs, settings
     """
     card, aoi = segmenter.card, None if settings.aoi is None else Path(settings.aoi)
     sources = identify_sources(scene.path, scene.files)
-    region, area = choose_region(scene.grid, settings.bounds, aoi)
+    region, area = Rect(0, 0, scene.grid.width, scene.grid.height), None
+    if settings.bounds is not None or aoi is not None:
+        region, area = choose_region(scene.grid, settings.bounds, aoi)
     named = [] if is_text(scene.path) else [scene.path]
     inputs = [*named, *scene.files, *(str(file) for file in (aoi, outputs.zones) if file is not None)]
     inputs += [source.name for source in sources or ()]
@@ -253,7 +358,7 @@ def fingerprint(plan: Plan) -> str:
     if not is_text(plan.reading.path):
         del labels["source"]["path"]
     outputs = plan.outputs
-    products = [outputs.products.min_area, outputs.products.simplify, asdict(outputs.cleaning)]
+    products = [outputs.products.min_area, outputs.products.simplify, asdict(outputs.cleaning or Cleaning())]
     writing: list[Any] = [_cut(plan), dict(outputs.creation), products]
     if outputs.zones is not None:
         writing.append(zones_digest(outputs.zones))

@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 import rasterio
 from numpy.typing import NDArray
+from rasterio.enums import Resampling
 
 from iic_geotools.classmap.classes import NODATA, usual_colour
 from iic_geotools.errors import DoubtWarning
-from iic_geotools.products.preview import map_values
 from iic_runtime.raster.novelty import foreign_share, known_spectra, wrong_gain
 from iic_runtime.raster.plan import Plan
 from iic_runtime.raster.stages import label_sample
@@ -126,7 +126,8 @@ def describe_gain(gain: float) -> str:
 def _dominant(map_file: Path, count: int) -> tuple[int | None, float]:
     with rasterio.open(map_file) as dataset:
         shrink = min(1.0, LOOKED_AT / max(dataset.shape))
-        values = map_values(dataset, (math.ceil(dataset.width * shrink), math.ceil(dataset.height * shrink)))
+        shape = (math.ceil(dataset.height * shrink), math.ceil(dataset.width * shrink))
+        values = dataset.read(1, out_shape=shape, resampling=Resampling.nearest)
     pixels = np.bincount(values.ravel(), minlength=NODATA + 1)[:count]
     if not pixels.any():
         return None, 0.0

@@ -4,7 +4,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from html import escape
@@ -36,9 +36,8 @@ from iic_geotools.tiling import Part, Rect, Tile
 from iic_runtime.model.card import Card
 from iic_runtime.options import EngineSettings, ProductSettings, SegmentSettings
 from iic_runtime.raster.cluster import connect_cluster
-from iic_runtime.raster.outputs import Outputs
 from iic_runtime.raster.part_folder import MapParts, PartFolder
-from iic_runtime.raster.plan import LAYERS, Plan, fingerprint, make_plan, parts_manifest
+from iic_runtime.raster.plan import LAYERS, Outputs, Plan, fingerprint, make_plan, parts_manifest
 from iic_runtime.raster.plausibility import check_map
 from iic_runtime.raster.stages import clean_parts, gdal_options, label_parts, regrid_parts
 from iic_runtime.segmenter import Segmenter, SegmenterPool
@@ -154,8 +153,9 @@ def segment_raster(arguments: SegmentArguments) -> Summary:
     if arguments.keep and not arguments.overwrite and not folder.has_begun_placement and is_written(plan):
         return _summarise(plan, begun, made_before=True)
     _announce(plan)
+    alone = arguments.workers is None and arguments.scheduler is None
     with (
-        connect_cluster(arguments) as cluster,
+        nullcontext() if alone else connect_cluster(arguments) as cluster,
         rasterio.Env(**gdal_options(plan)),
         _claim(plan, folder, arguments) as reused,
     ):
@@ -179,7 +179,7 @@ def _plan(arguments: SegmentArguments) -> tuple[Segmenter, Plan]:
     outputs = Outputs(
         map=Path(arguments.out),
         products=arguments.part(ProductSettings),
-        cleaning=Cleaning.of(arguments.values()),
+        cleaning=Cleaning.of(arguments.values()) if arguments.sieve or arguments.majority else None,
         creation=creation_options(arguments.co or {}),
     )
     info = _describe(arguments)
@@ -436,7 +436,11 @@ def shown_bands(plan: Plan) -> tuple[int, int, int]:
 
 def _provenance(plan: Plan) -> dict[str, str]:
     origin = plan.card.origin
-    seen = {LABELS_TAG: origin.labels, PLACES_TAG: format_places(origin.places)}
+    seen = {
+        LABELS_TAG: origin.labels,
+        PLACES_TAG: format_places(origin.places) if origin.places else "",
+        NOTES_TAG: " ".join(plan.reading.notes),
+    }
     return {
         "IIC_MODEL": plan.card.name,
         "IIC_MODEL_SHA256": plan.model_digest,
@@ -446,6 +450,5 @@ def _provenance(plan: Plan) -> dict[str, str]:
         "IIC_SCENE": _scene_name(plan.scene.title),
         FINGERPRINT_TAG: fingerprint(plan),
         **{tag: text for tag, text in seen.items() if text},
-        **({NOTES_TAG: " ".join(plan.reading.notes)} if plan.reading.notes else {}),
-        **plan.outputs.cleaning.tags,
+        **(plan.outputs.cleaning.tags if plan.outputs.cleaning else {}),
     }

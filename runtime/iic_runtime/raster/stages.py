@@ -489,7 +489,7 @@ def clean_parts(plan: Plan, parts: MapParts, folder: PartFolder, progress: OnPro
         The parts of the clean map.
     """
     cleaning = plan.outputs.cleaning
-    if not cleaning:
+    if cleaning is None:
         return parts
     grid = plan.map_grid
 

@@ -16,8 +16,7 @@ from rio_cogeo import cog_validate
 
 from iic_geotools.classmap import cog
 from iic_geotools.classmap.classes import NODATA, MapClass, distinct_colours
-from iic_geotools.classmap.cog import assemble
-from iic_geotools.classmap.overviews import mode_of_four
+from iic_geotools.classmap.cog import assemble, mode_of_four
 from iic_geotools.errors import OutputError, UsageError
 from iic_geotools.geobox import GeoBox
 from iic_geotools.tiling import Rect

@@ -6,7 +6,7 @@ import rasterio
 from support.maps import TRANSFORM, random_labels, write_map
 
 from iic_geotools.classmap.classes import NODATA
-from iic_geotools.classmap.overviews import (
+from iic_geotools.classmap.cog import (
     Level,
     build_levels,
     mean_of_four,

@@ -9,8 +9,7 @@ from rasterio.enums import ColorInterp
 from support.sources import make_source, noise
 
 from iic_geotools.geobox import GeoBox
-from iic_geotools.scene.info import describe
-from iic_geotools.scene.masks import fill_holes, valid_pixels
+from iic_geotools.scene.info import describe, fill_holes, valid_pixels
 from iic_geotools.tiling import Rect
 
 MakeScene = Callable[..., Path]

@@ -19,8 +19,7 @@ from iic_geotools.scene.info import describe
 from iic_geotools.tiling import Rect
 from iic_runtime import Segmenter, segment_raster
 from iic_runtime.options import ProductSettings, SegmentSettings
-from iic_runtime.raster.outputs import Outputs
-from iic_runtime.raster.plan import Plan, Unsure, fingerprint, make_plan, parts_manifest
+from iic_runtime.raster.plan import Outputs, Plan, Unsure, fingerprint, make_plan, parts_manifest
 
 MakeScene = Callable[..., Path]
 

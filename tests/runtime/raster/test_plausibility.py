@@ -16,8 +16,7 @@ from iic_geotools.scene.listing import find_scene, read_items
 from iic_runtime import segment_raster
 from iic_runtime.options import SegmentSettings
 from iic_runtime.raster.look import look
-from iic_runtime.raster.outputs import Outputs
-from iic_runtime.raster.plan import Plan, make_plan
+from iic_runtime.raster.plan import Outputs, Plan, make_plan
 from iic_runtime.raster.plausibility import Figures, describe_doubts, measure_map
 from iic_runtime.segmenter import Segmenter
 
