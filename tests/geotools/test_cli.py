@@ -100,7 +100,7 @@ def test_traceback_shows_what_nobody_has_foreseen() -> None:
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (("--gsd", "small", "scene.tif"), '"small" is not two numbers'),
+        (("--gsd", "small", "scene.tif"), 'takes two numbers MIN,MAX, e.g. 0.2,1, not "small"'),
         (("--min-area", "much", "scene.tif"), "--min-area"),
         (("--nothing", "scene.tif"), "--nothing"),
         ((), "Missing argument"),

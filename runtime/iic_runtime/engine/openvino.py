@@ -21,7 +21,6 @@ from iic_runtime.engine.base import OUTPUTS, EngineSpec, LabelArray, check_outpu
 from iic_runtime.engine.onnx import OnnxEngine
 from iic_runtime.engine.parity import prove, recorded_parity
 from iic_runtime.model.file import ModelFile
-from iic_runtime.model.onnx_graph import only_outputs
 
 PACKAGE = "openvino"
 
@@ -108,8 +107,9 @@ class OpenVinoEngine:
             "ENABLE_CPU_PINNING": False,
         }
         try:
-            graph = self._core.read_model(only_outputs(self._model.content, names))
-            return self._core.compile_model(graph, "CPU", properties)
+            graph = self._core.read_model(self._model.content)
+            fewer = _openvino().Model([graph.output(name) for name in names], graph.get_parameters())
+            return self._core.compile_model(fewer, "CPU", properties)
         except RuntimeError as error:
             raise ModelError(
                 f"{self._model.path} cannot be opened by OpenVINO ({last_line(error)}); use `device` cpu."
