@@ -18,7 +18,7 @@ import numpy as np
 import rasterio
 from numpy.typing import NDArray
 
-from iic_geotools.scene.rescaling import robust_ranges
+from iic_geotools.scene.radiometry import robust_ranges
 from iic_geotools.scene.spectra import BANDS, TYPICAL_REFLECTANCE, World, fit_world
 from iic_research.spectra import fit_spectra, read_places
 from iic_runtime import Segmenter

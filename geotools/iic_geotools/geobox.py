@@ -368,12 +368,8 @@ class GeoBox:
         )
         return GeoBox(rect.width, rect.height, transform, self.crs, gcps, self.gcps_crs, rpcs)
 
-    def same_place(self, other: "GeoBox") -> bool:
-        """Whether both grids are georeferenced alike, to the last digit."""
-        return not self.differences(other)
-
     def differences(self, other: "GeoBox") -> list[str]:
-        """The parts of the georeference in which another grid differs, in words."""
+        """The parts of the georeference in which another grid differs to the last digit, in words."""
 
         def points(grid: GeoBox) -> list[tuple[float, ...]]:
             return [(gcp.row, gcp.col, gcp.x, gcp.y, gcp.z or 0.0) for gcp in grid.gcps]

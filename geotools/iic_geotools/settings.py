@@ -38,6 +38,7 @@ from typing import (
     get_args,
     get_origin,
     get_type_hints,
+    overload,
 )
 
 from iic_geotools.errors import UsageError
@@ -180,44 +181,41 @@ def names(kind: type[Any]) -> list[str]:
     return [declared.name for _, declared in _declared(kind)]
 
 
-def takes(arguments: Callable[P, A]) -> Callable[[Callable[[A], R]], Callable[P, R]]:
-    """Make a function of one settings object take the fields of its class as arguments.
+@overload
+def takes(arguments: Callable[P, A]) -> Callable[[Callable[[A], R]], Callable[P, R]]: ...
+
+
+@overload
+def takes(
+    arguments: Callable[P, A], *, method: Literal[True]
+) -> Callable[[Callable[[Owner, A], R]], Callable[Concatenate[Owner, P], R]]: ...
+
+
+def takes(arguments: Any, *, method: bool = False) -> Any:
+    """Make a function, or a method, of one settings object take the fields of its class as arguments.
 
     Signature, types and the list of arguments in the docstring come from the class.
     """
 
-    def decorate(function: Callable[[A], R]) -> Callable[P, R]:
+    def decorate(function: Callable[..., R]) -> Callable[..., R]:
         @wraps(function)
-        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        def call(*args: Any, **kwargs: Any) -> R:
             try:
-                bound = signature.bind(*args, **kwargs)
+                bound = signature.bind(*args[method:], **kwargs)
             except TypeError as error:
                 raise TypeError(f"{function.__name__}() {error}") from None
-            return function(_with_numbers(arguments(*bound.args, **bound.kwargs)))
+            settings = arguments(*bound.args, **bound.kwargs)
+            if isinstance(settings, Settings):
+                check_numbers(type(settings), settings.values())
+            return function(*args[:method], settings)
 
         signature = inspect.signature(arguments)
-        call.__signature__ = signature.replace(  # type: ignore[attr-defined]
-            return_annotation=inspect.signature(function).return_annotation
+        owner = [inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)] if method else []
+        call.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+            [*owner, *signature.parameters.values()],
+            return_annotation=inspect.signature(function).return_annotation,
         )
-        call.__doc__ = _with_arguments(function.__doc__ or "", arguments)
-        return call
-
-    return decorate
-
-
-def method_takes(
-    arguments: Callable[P, A],
-) -> Callable[[Callable[[Owner, A], R]], Callable[Concatenate[Owner, P], R]]:
-    """Make a method of one settings object take the fields of its class as arguments, as `takes` does."""
-
-    def decorate(method: Callable[[Owner, A], R]) -> Callable[Concatenate[Owner, P], R]:
-        @wraps(method)
-        def call(self: Owner, /, *args: P.args, **kwargs: P.kwargs) -> R:
-            return method(self, _with_numbers(arguments(*args, **kwargs)))
-
-        parameters = inspect.signature(arguments).parameters.values()
-        receiver = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
-        call.__signature__ = inspect.Signature([receiver, *parameters])  # type: ignore[attr-defined]
+        call.__doc__ = function.__doc__ if method else _with_arguments(function.__doc__ or "", arguments)
         return call
 
     return decorate
@@ -319,12 +317,6 @@ def check_numbers(kind: type[Any], values: Mapping[str, Any]) -> None:
             raise UsageError(f"`{entry.name}` must be {wanted}, not {str(value)[:40]}.")
 
 
-def _with_numbers(settings: A) -> A:
-    if isinstance(settings, Settings):
-        check_numbers(type(settings), settings.values())
-    return settings
-
-
 def markdown_table(kind: type[Any], option: Callable[[str], str] = lambda name: name) -> str:
     """Return the settings of a class as tables of Markdown, one per group; what only Python can give is left out.
 
@@ -355,22 +347,13 @@ def option_type(annotation: Any, repeat: bool = False) -> tuple[Any, bool]:
     """Return the type of one value of a field, and whether the field may be None."""
     if repeat:
         (annotation, *_) = get_args(annotation)
-    members = (
-        get_args(annotation) if NoneType in get_args(annotation) or _is_union(annotation) else (annotation,)
-    )
+    members = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
     kinds = [member for member in members if member is not NoneType]
     optional = len(kinds) < len(members)
-    if any(isinstance(kind, type) and issubclass(kind, os.PathLike) for kind in map(_plain_type, kinds)):
+    plain = [get_origin(kind) or kind for kind in kinds]
+    if any(isinstance(kind, type) and issubclass(kind, os.PathLike) for kind in plain):
         return Path, optional
     return (kinds[0] if len(kinds) == 1 else str), optional
-
-
-def _is_union(annotation: Any) -> bool:
-    return bool(get_args(annotation)) and get_origin(annotation) not in (Literal, list, tuple, dict)
-
-
-def _plain_type(kind: Any) -> Any:
-    return get_origin(kind) or kind
 
 
 def _declared(kind: type[Any], seen: set[str] | None = None) -> Iterator[tuple[type[Any], "Field[Any]"]]:

@@ -16,9 +16,9 @@ from iic_geotools.classmap.classes import NODATA
 from iic_geotools.errors import ModelError, UsageError
 from iic_geotools.scene.bands import mark_missing
 from iic_geotools.scene.info import SceneInfo, fill_holes, valid_pixels
-from iic_geotools.scene.rescaling import Pair, sample_values
+from iic_geotools.scene.radiometry import Pair, sample_values
 from iic_geotools.scene.scene import Pixels
-from iic_geotools.settings import method_takes
+from iic_geotools.settings import takes
 from iic_geotools.threads import map_ahead
 from iic_geotools.tiling import Rect, Tile, TileGrid
 from iic_runtime.engine.base import Engine, EngineSpec, LabelArray
@@ -76,7 +76,7 @@ class Segmenter:
         >>> result.labels, result.confidence
     """
 
-    @method_takes(SegmenterArguments)
+    @takes(SegmenterArguments, method=True)
     def __init__(self, arguments: SegmenterArguments) -> None:
         self.model = find_model(arguments.model, "segmentation")
         if self.card.task != "segmentation":

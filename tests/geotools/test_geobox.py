@@ -44,8 +44,8 @@ def test_a_crop_stays_in_its_place() -> None:
     crop = grid.crop(Rect(30, 20, 10, 5))
     assert (crop.width, crop.height) == (10, 5)
     assert crop.transform @ (0, 0) == pytest.approx(grid.transform @ (30, 20))
-    assert not crop.same_place(grid)
-    assert grid.crop(Rect(0, 0, 10, 5)).same_place(grid)
+    assert crop.differences(grid)
+    assert not grid.crop(Rect(0, 0, 10, 5)).differences(grid)
 
 
 def test_a_crop_without_a_transform_keeps_its_control_points() -> None:

@@ -5,7 +5,7 @@ import pytest
 import rasterio
 from affine import Affine
 
-from iic_geotools.tiff import is_whole, tile_tables
+from iic_geotools.classmap.cog import is_whole, tile_tables
 
 
 @pytest.mark.parametrize("layout", [{}, {"BIGTIFF": "YES"}, {"ENDIANNESS": "BIG"}])

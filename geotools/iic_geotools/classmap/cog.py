@@ -35,8 +35,168 @@ from iic_geotools.files import replacement, scratch_folder, sync, write_atomical
 from iic_geotools.gdal import gdal_errors
 from iic_geotools.geobox import GeoBox
 from iic_geotools.threads import cores, map_ahead
-from iic_geotools.tiff import Entry, TileTable, is_whole, present_tiles, read_entries, tile_tables
 from iic_geotools.tiling import Rect
+
+_TILE_OFFSETS, _TILE_BYTE_COUNTS = 324, 325
+_SIZES = {
+    1: 1,
+    2: 1,
+    3: 2,
+    4: 4,
+    5: 8,
+    6: 1,
+    7: 1,
+    8: 2,
+    9: 4,
+    10: 8,
+    11: 4,
+    12: 8,
+    13: 4,
+    16: 8,
+    17: 8,
+    18: 8,
+}
+_UNSIGNED = {3: "u2", 4: "u4", 16: "u8"}  # SHORT, LONG, LONG8
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """`struct` formats of a TIFF's byte order, entry count, entry and pointer, and the size of an inline value."""
+
+    order: str
+    number: str
+    entry: str
+    pointer: str
+    inline: int
+
+
+@dataclass(frozen=True)
+class TileTable:
+    """Offsets and byte counts of the tiles of one image; a tile of no bytes was left out on purpose."""
+
+    offsets: npt.NDArray[np.uint64]
+    counts: npt.NDArray[np.uint64]
+
+    @property
+    def present(self) -> int:
+        """Number of tiles in the file."""
+        return int(np.count_nonzero(self.counts))
+
+    @property
+    def end(self) -> int:
+        """The first byte after the last tile."""
+        return int((self.offsets + self.counts).max(initial=0))
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A tag of a TIFF: its type by the number that the format gives it, the number of values, and their bytes."""
+
+    kind: int
+    count: int
+    value: bytes
+
+
+def read_entries(path: Path) -> dict[int, Entry]:
+    """The tags of the first image of a TIFF or BigTIFF, whose bytes are in the order of the file."""
+    with path.open("rb") as file:
+        layout, position = _header(file)
+        entries, _ = _directory(file, layout, position)
+        return {
+            tag: Entry(kind, count, _value(file, layout, _SIZES[kind] * count, value))
+            for tag, (kind, count, value) in entries.items()
+        }
+
+
+def is_whole(path: Path, expected: list[int]) -> bool:
+    """Whether a tiled TIFF holds all its tiles.
+
+    Args:
+        path: Path of the file.
+        expected: The least number of tiles of each of its images, in the order of the file.
+    """
+    try:
+        tables = tile_tables(path)
+    except (struct.error, ValueError, KeyError):
+        return False
+    size = path.stat().st_size
+    return len(tables) == len(expected) and all(
+        table.present >= least and table.end <= size for table, least in zip(tables, expected, strict=True)
+    )
+
+
+def present_tiles(path: Path, across: int, down: int) -> npt.NDArray[np.bool_]:
+    """Which tiles (`[down, across]`) of a raster's full resolution are in the file at all.
+
+    All of them are taken to be there unless the file is a TIFF with a table of `across` x `down` tiles.
+    """
+    try:
+        counts = tile_tables(path)[0].counts
+    except (struct.error, ValueError, LookupError, OSError):
+        counts = np.empty(0, np.uint64)
+    if counts.size != across * down:
+        return np.ones((down, across), bool)
+    return np.asarray(counts != 0).reshape(down, across)
+
+
+def tile_tables(path: Path) -> list[TileTable]:
+    """The tile tables of every image of a tiled TIFF or BigTIFF."""
+    tables = []
+    with path.open("rb") as file:
+        layout, position = _header(file)
+        while position:
+            entries, position = _directory(file, layout, position)
+            tables.append(
+                TileTable(
+                    _numbers(file, layout, entries[_TILE_OFFSETS]),
+                    _numbers(file, layout, entries[_TILE_BYTE_COUNTS]),
+                )
+            )
+    return tables
+
+
+def _header(file: BinaryIO) -> tuple[_Layout, int]:
+    order = {b"II": "<", b"MM": ">"}[file.read(2)]
+    (version,) = struct.unpack(f"{order}H", file.read(2))
+    if version == 43:
+        file.seek(8)
+        return _Layout(order, "Q", "HHQ8s", "Q", 8), *struct.unpack(f"{order}Q", file.read(8))
+    if version != 42:
+        raise ValueError(f"TIFF version {version}")
+    return _Layout(order, "H", "HHI4s", "I", 4), *struct.unpack(f"{order}I", file.read(4))
+
+
+def _directory(
+    file: BinaryIO, layout: _Layout, position: int
+) -> tuple[dict[int, tuple[int, int, bytes]], int]:
+    """The entries (type, count, value or its offset) of the directory at `position`, and the next one's."""
+
+    def unpack(form: str) -> tuple[Any, ...]:
+        return struct.unpack(layout.order + form, file.read(struct.calcsize(layout.order + form)))
+
+    file.seek(position)
+    (count,) = unpack(layout.number)
+    entries = {}
+    for _ in range(count):
+        tag, kind, length, value = unpack(layout.entry)
+        entries[tag] = (kind, length, value)
+    (following,) = unpack(layout.pointer)
+    return entries, following
+
+
+def _numbers(file: BinaryIO, layout: _Layout, entry: tuple[int, int, bytes]) -> npt.NDArray[np.uint64]:
+    kind, count, value = entry
+    dtype = np.dtype(layout.order + _UNSIGNED[kind])
+    return np.frombuffer(_value(file, layout, count * dtype.itemsize, value), dtype, count).astype(np.uint64)
+
+
+def _value(file: BinaryIO, layout: _Layout, size: int, value: bytes) -> bytes:
+    """The bytes of an entry's values, which are in the entry if they fit, and else where it points."""
+    if size <= layout.inline:
+        return value[:size]
+    file.seek(struct.unpack(layout.order + layout.pointer, value)[0])
+    return file.read(size)
+
 
 # Georeference of intermediate files: any but the identity and its mirror image, about which rasterio warns.
 NOWHERE = Affine(2.0, 0.0, 0.0, 0.0, -2.0, 0.0)
@@ -349,7 +509,7 @@ def assemble(
     classes: Sequence[MapClass] | None,
     tags: Mapping[str, str] | None = None,
     options: Mapping[str, str] | None = None,
-) -> None:
+) -> bool:
     """Build a map from its parts, or leave nothing.
 
     Work and memory grow with the parts, not with the size of the map: pixels that no part covers are NODATA and take
@@ -364,6 +524,9 @@ def assemble(
             overviews are averages.
         tags: Metadata of the file.
         options: Creation options of GDAL's COG driver that replace or complete `DEFAULT_OPTIONS`.
+
+    Returns:
+        Whether a GeoTIFF could not hold all of the georeference, so that the sidecar has it.
 
     Raises:
         UsageError: Options or classes that cannot be right.
@@ -400,9 +563,10 @@ def assemble(
                 else:
                     _copy(virtual, temporary, creation)
                 _check(temporary, levels, creation)
-                _put_sidecar(temporary, out, grid, classes)
+                lost = _put_sidecar(temporary, out, grid, classes)
     except RasterioError as error:
         raise OutputError(f"The map {out} cannot be written: {error}") from error
+    return lost
 
 
 def _holds_data(part: Path) -> bool:
@@ -499,17 +663,18 @@ def _is_sparse(options: Mapping[str, str]) -> bool:
     return options["SPARSE_OK"].upper() in ("TRUE", "YES", "ON", "1")
 
 
-def _put_sidecar(written: Path, out: Path, grid: GeoBox, classes: Sequence[MapClass] | None) -> None:
-    """Put the sidecar of `out` in place, with the georeference if `written` could not hold all of it."""
+def _put_sidecar(written: Path, out: Path, grid: GeoBox, classes: Sequence[MapClass] | None) -> bool:
+    """Put the sidecar of `out` in place, with the georeference if `written` could not hold all of it; return that."""
     sidecar_path(written).unlink(missing_ok=True)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NotGeoreferencedWarning)  # the scene may have no georeference either
         with rasterio.open(written) as dataset:
-            lost = not grid.same_place(GeoBox.of(dataset))
+            lost = bool(grid.differences(GeoBox.of(dataset)))
     if classes is not None or lost:
         write_atomically(sidecar_path(out), sidecar(classes, georeference(grid) if lost else ""))
     else:
         sidecar_path(out).unlink(missing_ok=True)
+    return lost
 
 
 def write_sparse_cog(levels: Sequence[Level], template: Path, out: Path) -> None:

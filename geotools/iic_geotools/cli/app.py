@@ -22,7 +22,7 @@ import re
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -363,7 +363,7 @@ class _Expanded:
     def collect(self, values: dict[str, Any]) -> Any:
         """Take this parameter's options out of `values` and return its own value."""
         given = {
-            entry.name: _parse(entry, value)
+            entry.name: value if entry.about.parse is None else entry.about.parse(value, entry.name)
             for entry in self.entries
             if (value := values.pop(entry.name)) is not None and value != []
         }
@@ -392,7 +392,11 @@ def expand(function: Callable[..., None]) -> Callable[..., None]:
         # The shell comes first: it prints what is wrong with the text of another option.
         shells = [parameter for parameter in expanded if issubclass(parameter.kind, Shell)]
         collected = {parameter.name: parameter.collect(values) for parameter in shells}
-        with naming_options(context), shell(**_levels(collected.values())) if shells else nullcontext():
+        levels = {
+            name: any(getattr(entry, name) for entry in collected.values())
+            for name in ("verbose", "quiet", "traceback")
+        }
+        with naming_options(context), shell(**levels) if shells else nullcontext():
             for parameter in expanded:
                 if parameter not in shells:
                     collected[parameter.name] = parameter.collect(values)
@@ -405,26 +409,15 @@ def expand(function: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-def _levels(shells: Iterable[Any]) -> dict[str, bool]:
-    return {name: any(getattr(entry, name) for entry in shells) for name in ("verbose", "quiet", "traceback")}
-
-
 def _expanded(name: str, hint: Any) -> _Expanded | None:
     if isinstance(hint, type) and issubclass(hint, Settings):
-        return _Expanded(name, hint, False, _entries(hint))
+        return _Expanded(name, hint, False, tuple(entry for entry in describe(hint) if entry.about.option))
     for mark in get_args(hint)[1:]:
         if isinstance(mark, Given):
-            entries = [entry for entry in _entries(mark.kind) if not mark.only or entry.name in mark.only]
-            return _Expanded(name, mark.kind, True, tuple(entries), mark.shown)
+            known = (entry for entry in describe(mark.kind) if entry.about.option)
+            entries = tuple(entry for entry in known if not mark.only or entry.name in mark.only)
+            return _Expanded(name, mark.kind, True, entries, mark.shown)
     return None
-
-
-def _entries(kind: type[Settings]) -> tuple[Described, ...]:
-    return tuple(entry for entry in describe(kind) if entry.about.option)
-
-
-def _parse(entry: Described, value: Any) -> Any:
-    return value if entry.about.parse is None else entry.about.parse(value, entry.name)
 
 
 def option_name(name: str) -> str:

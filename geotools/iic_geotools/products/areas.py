@@ -15,10 +15,10 @@ from rasterio.errors import RasterioError
 from rasterio.windows import Window
 
 from iic_geotools.classmap.classes import NODATA, MapClass
+from iic_geotools.classmap.cog import present_tiles
 from iic_geotools.errors import SceneError, UsageError
 from iic_geotools.files import write_atomically
 from iic_geotools.geobox import CELL, AreaMethod, Floats, GeoBox, Ground
-from iic_geotools.tiff import present_tiles
 from iic_geotools.tiling import Rect
 
 Counts = npt.NDArray[np.int64]

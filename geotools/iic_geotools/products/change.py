@@ -269,7 +269,7 @@ def _choose_grid(maps: Sequence[ClassMap], like: Path | None) -> GeoBox:
 def _view_confidence(file: Path, one: ClassMap, grid: GeoBox) -> Iterator[View]:
     """View the confidence of a map on the grid of comparison."""
     with open_raster(str(file)) as dataset:
-        same = dataset.shape == one.dataset.shape and GeoBox.of(dataset).same_place(one.grid)
+        same = dataset.shape == one.dataset.shape and not GeoBox.of(dataset).differences(one.grid)
         if dataset.count != 1 or dataset.dtypes[0] != "uint8" or not same:
             raise SceneError(
                 f"{file} is not the confidence of {one.path}: it must have one band of uint8 on the same grid."

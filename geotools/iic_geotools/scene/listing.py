@@ -410,7 +410,8 @@ def _list(
         raise UsageError("The list holds no scene.")
     if assets is not None and all(scene.item is None for scene in scenes):
         raise UsageError(f"`asset` is for STAC items, and {scenes[0].path} is not one.")
-    return [_add_mask(scene, chosen) for scene in (_make_distinct(scenes) if lists else scenes)]
+    scenes = _make_distinct(scenes) if lists else scenes
+    return scenes if chosen is None else [_add_mask(scene, chosen) for scene in scenes]
 
 
 def _expand(name: str, assets: Sequence[str] | None, lists: bool) -> Iterator[ListedScene]:
@@ -447,10 +448,8 @@ def _locate(entry: str, file: Path) -> str:
     return entry
 
 
-def _add_mask(scene: ListedScene, mask: ValueMask | str | None) -> ListedScene:
+def _add_mask(scene: ListedScene, mask: ValueMask | str) -> ListedScene:
     """Give a scene its mask: an asset of its item if there is one of that name, else a raster."""
-    if mask is None:
-        return scene
     if isinstance(mask, str):
         return replace(scene, mask=auto_mask(scene.path, scene.product))
     path, item = mask.path.replace(NAME, scene.name), scene.item

@@ -22,8 +22,7 @@ from iic_geotools.errors import SceneError, UsageError, assume, remember
 from iic_geotools.scene.bands import canonical
 from iic_geotools.scene.info import SceneInfo
 from iic_geotools.scene.likelihood import judge_values
-from iic_geotools.scene.radiometry import Radiometry
-from iic_geotools.scene.rescaling import Pair, robust_ranges
+from iic_geotools.scene.radiometry import Pair, Radiometry, robust_ranges
 from iic_geotools.scene.spectra import BANDS, fit_world
 
 _LOG = logging.getLogger(__name__)

@@ -21,7 +21,7 @@ from iic_geotools.errors import SceneError, assume
 from iic_geotools.geobox import GeoBox
 from iic_geotools.scene.bands import OptionalBand, mark_missing
 from iic_geotools.scene.info import BandMasks, SceneInfo, cause, fill_holes, open_raster, valid_pixels
-from iic_geotools.scene.rescaling import Rescale, sample_values
+from iic_geotools.scene.radiometry import Rescale, sample_values
 from iic_geotools.scene.warp import warp_bands
 from iic_geotools.threads import interruptible
 from iic_geotools.tiling import Rect

@@ -12,8 +12,7 @@ from iic_geotools.classmap.classes import NODATA
 from iic_geotools.errors import MissingPackageError, SceneError
 from iic_geotools.geobox import GeoBox, places_pixels
 from iic_geotools.scene.info import SceneInfo
-from iic_geotools.scene.radiometry import make_radiometry
-from iic_geotools.scene.rescaling import sample_values
+from iic_geotools.scene.radiometry import make_radiometry, sample_values
 from iic_geotools.scene.scene import SceneSource
 from iic_geotools.settings import PathLike, setting, takes
 from iic_geotools.tiling import Rect, Tile, TileGrid

@@ -32,6 +32,7 @@ MIN_SPEED = 1.1
 TRIAL_SIDE = 256
 PATCH = 16
 REPEATS = 3
+RECORDS = "parity"
 _LOG = logging.getLogger(__name__)
 Run = Callable[[NDArray[Any]], tuple[LabelArray, LabelArray]]
 """An engine as a function: an image [bands, H, W] to its labels and confidence [H, W]."""
@@ -102,7 +103,7 @@ def prove(engine: Engine, reference: Callable[[], Engine], model: ModelFile, pac
 
 def recorded_parity(model: ModelFile, package: str) -> EngineParity | None:
     """Return what was measured before on this machine, with these versions; None if nothing was."""
-    if not _record_folder().is_dir():
+    if not (cache_folder() / RECORDS).is_dir():
         return None
     file = _record_file(model, package)
     try:
@@ -122,10 +123,6 @@ def _record(parity: EngineParity, model: ModelFile, package: str) -> None:
         _LOG.debug("The comparison cannot be recorded in %s (%s).", file, error)
 
 
-def _record_folder() -> Path:
-    return cache_folder() / "parity"
-
-
 def _record_file(model: ModelFile, package: str) -> Path | None:
     # Imported here, because it takes longer than most modules, and few runs need it.
     from importlib.metadata import PackageNotFoundError, version
@@ -135,7 +132,7 @@ def _record_file(model: ModelFile, package: str) -> Path | None:
     except PackageNotFoundError:
         return None
     key = "\n".join([model.digest, *versions, describe_cpu()])
-    return _record_folder() / f"{sha256(key.encode()).hexdigest()[:24]}.json"
+    return cache_folder() / RECORDS / f"{sha256(key.encode()).hexdigest()[:24]}.json"
 
 
 def measure_parity(engine: Engine, reference: Engine, card: Card) -> EngineParity:

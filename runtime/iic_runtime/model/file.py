@@ -1,8 +1,8 @@
 """Model files: ONNX with the card in the metadata, TensorRT engines with the card in a JSON file next to them.
 
-**Metadata** are read and replaced without the `onnx` package. An ONNX file is one protocol-buffers
-message. Only its outermost fields are parsed: `metadata_props` (number 14) is a repeated message of a key (1) and a
-value (2); everything else is kept byte for byte.
+**Metadata** are read and replaced without the `onnx` package. An ONNX file is one protocol-buffers message, whose wire
+format is read and written here as far as ONNX files need it. Only its outermost fields are parsed: `metadata_props`
+(number 14) is a repeated message of a key (1) and a value (2); everything else is kept byte for byte.
 
 **Unsafe graphs**, which refer to other files or may run without end, are refused. An ONNX graph may say that its
 weights are in another file, by a path that ONNX Runtime takes relative to the working directory. Such a file is not
@@ -12,17 +12,18 @@ walked without the `onnx` package.
 """
 
 import os
-from collections.abc import Mapping
+import struct
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
+from typing import NamedTuple, TypeVar
 
 from iic_geotools.errors import ModelError
 from iic_geotools.files import write_atomically
 from iic_runtime.model.card import CARD_KEY, Card
 from iic_runtime.model.engine_card import ENGINE_SUFFIX, EngineFacts, read_engine_card, write_engine_card
-from iic_runtime.model.onnx_graph import Field, encode, encode_text, fields, parse
 
 _IR_VERSION, _GRAPH, _METADATA = 1, 7, 14
 
@@ -42,6 +43,23 @@ _FIELDS: Mapping[str, Mapping[int, str]] = {
     "attribute": {5: "tensor", 6: "graph", 10: "tensor", 11: "graph", 22: "sparse", 23: "sparse"},
     "sparse": {1: "tensor", 2: "tensor"},
 }
+
+VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
+Message = TypeVar("Message", bytes, memoryview)
+
+
+class Field(NamedTuple):
+    """A field of a message.
+
+    Attributes:
+        number: Number of the field in its message.
+        raw: The field as it is encoded, tag included.
+        value: Its payload; the bytes of the number itself if it is one.
+    """
+
+    number: int
+    raw: bytes
+    value: bytes
 
 
 @dataclass(frozen=True)
@@ -80,8 +98,13 @@ class ModelFile:
         return cls.parse(path, content)
 
     @classmethod
-    def parse(cls, path: Path, content: bytes) -> "ModelFile":
+    def parse(cls, path: Path, content: bytes, *, trusted: bool = False) -> "ModelFile":
         """Make sense of the content of a model file; the card of an engine is read from the file next to it.
+
+        Args:
+            path: Where it was read from.
+            content: The bytes of the file.
+            trusted: Whether it comes with this package, so that its graph need not be checked.
 
         Raises:
             ModelError: The content is not a model, or there is no valid card.
@@ -92,7 +115,8 @@ class ModelFile:
             metadata = read_metadata(content)
             if CARD_KEY not in metadata:
                 raise ModelError("it has no card; export it with iic-export")
-            refuse_unsafe_graph(content)
+            if not trusted:
+                refuse_unsafe_graph(content)
             return cls(path, content, Card.from_json(metadata[CARD_KEY]))
         except ModelError as error:
             reason = str(error)[:1].lower() + str(error)[1:].rstrip(".")
@@ -199,3 +223,92 @@ def _check_tensor(content: list[tuple[int, memoryview]]) -> None:
             raise ModelError(
                 "Its weights are in another file, which is not covered by its digest; store them in the model itself."
             )
+
+
+def parse(message: bytes) -> list[Field]:
+    """Split a message into its fields.
+
+    Raises:
+        ValueError: The bytes are not a message, or a truncated one.
+    """
+    try:
+        return [Field(*field) for field in fields(message)]
+    except IndexError as error:
+        raise ValueError("truncated") from error
+
+
+def varint(data: bytes | memoryview, position: int = 0) -> tuple[int, int]:
+    """Return the number that is encoded at a position, and the position after it."""
+    value = 0
+    for shift in range(0, 70, 7):
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position
+    raise ValueError("varint")
+
+
+def varints(data: bytes) -> list[int]:
+    """Return the numbers of a packed field."""
+    numbers, position = [], 0
+    while position < len(data):
+        number, position = varint(data, position)
+        numbers.append(number)
+    return numbers
+
+
+def encode(number: int, payload: bytes) -> bytes:
+    """Encode a field of bytes, text or another message."""
+    return _encode_varint(number << 3 | BYTES) + _encode_varint(len(payload)) + payload
+
+
+def encode_text(number: int, text: str) -> bytes:
+    """Encode a field of text."""
+    return encode(number, text.encode())
+
+
+def encode_int(number: int, value: int) -> bytes:
+    """Encode a field of a whole number that is not negative."""
+    return _encode_varint(number << 3 | VARINT) + _encode_varint(value)
+
+
+def encode_float(number: int, value: float) -> bytes:
+    """Encode a field of a float32."""
+    return _encode_varint(number << 3 | FIXED32) + struct.pack("<f", value)
+
+
+def encode_packed(number: int, values: Iterable[int]) -> bytes:
+    """Encode a packed field of whole numbers that are not negative."""
+    return encode(number, b"".join(map(_encode_varint, values)))
+
+
+def fields(message: Message) -> Iterator[tuple[int, Message, Message]]:
+    """Yield number, whole encoding and payload of every field; a memory view is never copied."""
+    position = 0
+    while position < len(message):
+        start = position
+        tag, position = varint(message, position)
+        number, wire = tag >> 3, tag & 7
+        payload = position
+        if wire == VARINT:
+            _, position = varint(message, position)
+        elif wire == BYTES:
+            length, payload = varint(message, position)
+            position = payload + length
+        elif wire in (FIXED64, FIXED32):
+            position += 8 if wire == FIXED64 else 4
+        else:
+            raise ValueError(f"wire type {wire}")
+        if position > len(message) or number == 0:
+            raise ValueError("truncated")
+        yield number, message[start:position], message[payload:position]
+
+
+def _encode_varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)

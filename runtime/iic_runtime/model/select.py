@@ -52,7 +52,7 @@ def bundled_models() -> tuple[ModelFile, ...]:
     if not FOLDER.is_dir():
         return ()
     models = [
-        ModelFile.parse(Path(str(entry)), entry.read_bytes())
+        ModelFile.parse(Path(str(entry)), entry.read_bytes(), trusted=True)
         for entry in FOLDER.iterdir()
         if entry.name.endswith(".onnx")
     ]
@@ -204,7 +204,7 @@ def _named_model(model: Model | None, task: Task | None) -> ModelFile | None:
         return model
     name = os.fspath(model or os.environ.get(MODEL_VARIABLE) or "")
     if not name:
-        return None if task is None else exported_model(task, _bundled_names())
+        return None if task is None else exported_model(task)
     return _get_model(name) if "://" in name else _local_model(name)
 
 
@@ -283,12 +283,11 @@ def record_export(model: Path, run: Path) -> bool:
     return True
 
 
-def exported_model(task: Task, others: str) -> ModelFile | None:
+def exported_model(task: Task) -> ModelFile | None:
     """Return the model that was exported to the working directory, and log that it is used.
 
     Args:
         task: What the model is to be used for; a model for another task is left alone.
-        others: What may be named instead, for the log.
 
     Raises:
         ModelError: The file is the one that was written, but cannot be used as a model.
@@ -305,7 +304,7 @@ def exported_model(task: Task, others: str) -> ModelFile | None:
     file = ModelFile.read(record.model)
     if file.card.task != task:
         return None
-    instead = f"; `model` {others} for a bundled one" if others else ""
+    instead = f"; `model` {_bundled_names()} for a bundled one" if bundled_models() else ""
     _LOG.info("Model: %s, exported here %s from %s%s", record.model, record.age, record.run, instead)
     return file
 

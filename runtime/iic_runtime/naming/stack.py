@@ -19,7 +19,7 @@ from iic_geotools.geobox import GeoBox
 from iic_geotools.scene.bands import match_bands, positional_name
 from iic_geotools.scene.info import SceneInfo
 from iic_geotools.scene.multiscale import REACH, SIDES
-from iic_geotools.scene.rescaling import robust_ranges
+from iic_geotools.scene.radiometry import robust_ranges
 from iic_geotools.scene.scene import Pixels, SceneSource, value_sample
 from iic_geotools.tiling import Tile, TileGrid
 from iic_runtime.engine.base import OUTPUTS

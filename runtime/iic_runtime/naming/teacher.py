@@ -21,7 +21,7 @@ from iic_geotools.classmap.classes import NODATA
 from iic_geotools.errors import UsageError
 from iic_geotools.geobox import GeoBox
 from iic_geotools.scene.info import SceneInfo, describe
-from iic_geotools.scene.rescaling import Pair
+from iic_geotools.scene.radiometry import Pair
 from iic_geotools.scene.scene import SceneSource
 from iic_geotools.tiling import Rect
 from iic_runtime.engine.base import LabelArray

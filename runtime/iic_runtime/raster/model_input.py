@@ -23,9 +23,8 @@ from iic_geotools.scene.bands import (
 )
 from iic_geotools.scene.info import SceneInfo
 from iic_geotools.scene.likelihood import judge_order
-from iic_geotools.scene.radiometry import Radiometry
+from iic_geotools.scene.radiometry import Pair, Radiometry, Rescale, parse_rescale, robust_ranges
 from iic_geotools.scene.reflectance import choose_reflectance, known_reflectance
-from iic_geotools.scene.rescaling import Pair, Rescale, parse_rescale, robust_ranges
 from iic_geotools.scene.scene import SceneSource, assume_nodata, value_sample
 from iic_runtime.model.card import Card, check_reflectance_applies
 from iic_runtime.model.select import describe_misfit, ground_resolution, matching_size

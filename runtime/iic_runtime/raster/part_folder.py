@@ -125,7 +125,7 @@ class PartFolder:
             self.check_ticket()
         for layer in self.layers:
             data = b"" if content is None else encode(content[layer])
-            self._write_file(self.file(layer, index), data + _seal(data))
+            write_atomically(self.file(layer, index), data + _seal(data), sweep=False)
 
     @contextmanager
     def claim(
@@ -223,10 +223,7 @@ class PartFolder:
         for entry in self.path.iterdir():
             if entry.name != LOCK:
                 _remove(entry)
-        self._write_file(file, manifest.encode())
-
-    def _write_file(self, file: Path, data: bytes) -> None:
-        write_atomically(file, data, sweep=False)  # `claim` removes what is left
+        write_atomically(file, manifest.encode(), sweep=False)  # `claim` removes what is left
 
     def _count(self) -> int:
         return sum(1 for _ in self.path.glob("*-*.tif"))

@@ -227,24 +227,13 @@ def _announce(plan: Plan) -> None:
 
 
 def _check_sources(plan: Plan, folder: PartFolder) -> None:
-    """Refuse to make a map from parts of two versions of a scene, and remove them."""
-    changed = _changed_source(plan)
-    if changed is not None:
-        folder.remove()
-        raise SceneError(
-            f"{changed} changed while it was being mapped, so the map would be a mixture of both versions; run the "
-            "same command again."
-        )
-
-
-def _changed_source(plan: Plan) -> str | None:
-    """Return the name of a file of the scene that is not as it was when the run began; None if there is none.
+    """Refuse to make a map from parts of two versions of a scene, and remove them.
 
     Raises:
-        SceneError: It cannot be found out, e.g. because a server does not answer.
+        SceneError: A file of the scene changed, or a server does not tell.
     """
     if plan.sources is None:
-        return None
+        return
     present = identify_sources(plan.scene.path, plan.scene.files)
     if present is None:
         raise SceneError(
@@ -252,7 +241,13 @@ def _changed_source(plan: Plan) -> str | None:
             "can be read, and run the same command again to resume."
         )
     now = {source.name: source for source in present}
-    return next((source.name for source in plan.sources if now.get(source.name) != source), None)
+    changed = [source.name for source in plan.sources if now.get(source.name) != source]
+    if changed:
+        folder.remove()
+        raise SceneError(
+            f"{changed[0]} changed while it was being mapped, so the map would be a mixture of both versions; run the "
+            "same command again."
+        )
 
 
 def _label_missing(
@@ -340,8 +335,9 @@ def write_outputs(plan: Plan, parts: MapParts, folder: PartFolder, progress: OnP
         return moves[-1][0]
 
     map_file = temporary(outputs.map)
-    assemble(parts["labels"], map_file, grid, classes=classes, tags=tags, options=outputs.creation)
-    _warn_about_losses(plan, map_file)
+    lost = assemble(parts["labels"], map_file, grid, classes=classes, tags=tags, options=outputs.creation)
+    if lost or plan.scene.grid.gcps:
+        _warn_about_losses(plan, map_file)
     temporary(outputs.style).write_bytes(map_style(classes))
     for layer in plan.layers[1:]:
         file = temporary(outputs.files[layer])

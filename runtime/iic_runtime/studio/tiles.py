@@ -23,7 +23,7 @@ from iic_geotools.errors import SceneError, UsageError
 from iic_geotools.geobox import GeoBox
 from iic_geotools.scene.bands import named_bands
 from iic_geotools.scene.info import SceneInfo, cause, open_raster
-from iic_geotools.scene.rescaling import Pair, robust_ranges
+from iic_geotools.scene.radiometry import Pair, robust_ranges
 from iic_geotools.scene.scene import SceneSource, value_sample
 from iic_geotools.tiling import Rect
 

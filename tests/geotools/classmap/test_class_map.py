@@ -34,7 +34,7 @@ def test_a_map_of_ours_and_a_mosaic_of_it(tmp_path: Path) -> None:
             assert class_map.classes == tuple(CLASSES)
             assert class_map.has_names
             assert (class_map.read(Rect(10, 20, 30, 40)) == labels[20:60, 10:40]).all()
-            assert class_map.grid.same_place(grid)
+            assert not class_map.grid.differences(grid)
 
 
 def test_a_map_without_names_has_numbers(tmp_path: Path) -> None:

@@ -151,7 +151,7 @@ def test_ground_control_points_are_kept(tmp_path: Path) -> None:
     grid = GeoBox(70, 60, Affine.identity(), None, gcps, CRS.from_epsg(4326))
     assemble(cut(tmp_path / "parts", patches(60, 70), 64), out, grid, classes=CLASSES)
     with rasterio.open(out) as dataset:
-        assert GeoBox.of(dataset).same_place(grid)
+        assert not GeoBox.of(dataset).differences(grid)
         assert [(g.row, g.col, g.x, g.y) for g in dataset.gcps[0]] == points
 
 

@@ -15,9 +15,8 @@ from rio_cogeo import cog_validate
 
 from iic_geotools.classmap import cog
 from iic_geotools.classmap.classes import NODATA, MapClass, distinct_colours
-from iic_geotools.classmap.cog import assemble
+from iic_geotools.classmap.cog import assemble, read_entries, tile_tables
 from iic_geotools.geobox import GeoBox
-from iic_geotools.tiff import read_entries, tile_tables
 from iic_geotools.tiling import Rect
 
 CLASSES = [MapClass(f"class {i}", colour) for i, colour in enumerate(distinct_colours(6))]

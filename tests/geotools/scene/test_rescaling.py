@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iic_geotools.errors import UsageError
-from iic_geotools.scene.rescaling import (
+from iic_geotools.scene.radiometry import (
     CHUNK,
     Rescale,
     parse_rescale,

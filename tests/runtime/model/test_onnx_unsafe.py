@@ -10,7 +10,7 @@ from support.tiny_onnx import make_card, make_model
 
 from iic_geotools.errors import ModelError
 from iic_runtime.model.file import ModelFile, put_card, refuse_unsafe_graph
-from iic_runtime.model.onnx_graph import encode as encode_field
+from iic_runtime.model.file import encode as encode_field
 
 
 def external(name: str = "scale") -> onnx.TensorProto:

@@ -18,7 +18,7 @@ from support.tiny_onnx import make_model
 
 from iic_geotools.errors import AssumptionWarning
 from iic_geotools.scene.info import describe
-from iic_geotools.scene.rescaling import Rescale
+from iic_geotools.scene.radiometry import Rescale
 from iic_geotools.tiling import Rect
 from iic_runtime import Segmenter, segment_raster
 

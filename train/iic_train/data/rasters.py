@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from iic_geotools.errors import DataError, SceneError, UsageError
 from iic_geotools.scene.info import SceneInfo, describe
-from iic_geotools.scene.rescaling import spread_windows
+from iic_geotools.scene.radiometry import spread_windows
 from iic_geotools.scene.scene import SceneSource
 from iic_geotools.tiling import Rect
 from iic_train.config import DataConfig

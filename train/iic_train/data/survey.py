@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from iic_geotools.errors import DataError, UsageError
 from iic_geotools.scene.bands import canonical, match_bands
 from iic_geotools.scene.info import SceneInfo, describe
+from iic_geotools.scene.radiometry import Pair, Rescale, robust_ranges, spread_windows
 from iic_geotools.scene.reflectance import reflectance_of
-from iic_geotools.scene.rescaling import Pair, Rescale, robust_ranges, spread_windows
 from iic_geotools.scene.scene import SceneSource, value_sample
 from iic_geotools.tiling import Rect
 from iic_train.config import DataConfig

@@ -21,7 +21,7 @@ from iic_geotools.errors import DataError, SceneError, UsageError
 from iic_geotools.scene.bands import OptionalBand, match_bands
 from iic_geotools.scene.info import SceneInfo, describe
 from iic_geotools.scene.labels import NOT_LABELLED, SceneLabels, open_labels, read_reduced
-from iic_geotools.scene.rescaling import Rescale, parse_rescale, robust_ranges
+from iic_geotools.scene.radiometry import Rescale, parse_rescale, robust_ranges
 from iic_geotools.scene.scene import SceneSource, value_sample
 from iic_geotools.tiling import Rect
 from iic_train.data.scene_reader import SceneReader, Scenes
