@@ -31,6 +31,7 @@ import numpy as np
 import onnx
 import rasterio
 from rasterio.transform import Affine
+from support.datasets import make_potsdam
 
 RENAMED_OPTIONS = {
     "--entropy-weight": "--lamb",
@@ -116,6 +117,13 @@ COMMANDS = [
         "--mosaic {out}/all.vrt",
     ),
     Command("scene-list", "iic-segment-raster scenes.txt {out} --model satellite.onnx"),
+    Command("name", "iic-model name satellite.onnx --scene scene.tif --labels clicks.geojson -o {out}/named.onnx"),
+    Command("name-scene", "iic-model name --scene scene.tif --labels clicks.geojson -o {out}/named.onnx"),
+    Command("map-named", "iic-segment-raster scene.tif {out}/map.tif --model name/named.onnx"),
+    Command("change", "iic-map change map/map.tif map-bundled/map.tif {out}/change.tif --table {out}/change.csv"),
+    Command("clean", "iic-map clean map/map.tif {out}/clean.tif --majority 1 --sieve 2000"),
+    Command("zones", "iic-map stats map/map.tif aoi.geojson {out}/areas.csv"),
+    Command("draw", "iic-map assess map/map.tif {out}/places.gpkg --draw 60 --seed 4"),
     Command("rename", 'iic-model rename satellite.onnx "water=Wasser:#0000ff" -o {out}/renamed.onnx'),
     Command("train", f"{TRAIN} --runs {{out}} --name run"),
     Command(
@@ -131,6 +139,11 @@ COMMANDS = [
     Command("export-int8", "iic-export train/run -o {out}/model.onnx --precision int8 --min-agreement 0.5 --name f"),
     Command("export-named", "iic-export train/run -o {out}/model.onnx --labels clicks.geojson --balance 0.5 --name f"),
     Command("export-own-labels", "iic-export train-options/run -o {out}/model.onnx --own-labels --name fields"),
+    Command(
+        "potsdam",
+        "iic-train potsdam --data . --clusters-a 0 --size 48 --batch 4 --epochs 1 --steps 2 --workers 0 --device cpu "
+        "--runs {out} --name run",
+    ),
     Command("map-exported", "iic-segment-raster scene.tif {out}/map.tif --model export-named/model.onnx"),
 ]  # fmt: skip
 
@@ -279,6 +292,7 @@ def write_inputs(folder: Path, before: Path) -> None:
     write("labels.tif", (pixels[3:] > 120).astype(np.uint8) + 1, None)
     (folder / "scenes.txt").write_text("west.tif\neast.tif\n")
     _write_vectors(folder)
+    make_potsdam(folder)
 
 
 def _write_vectors(folder: Path) -> None:
