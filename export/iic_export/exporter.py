@@ -31,7 +31,7 @@ from iic_export.trained_head import TrainedHead, load_head
 from iic_geotools.classmap.class_map import NAMED_BY
 from iic_geotools.classmap.classes import MAX_CLASSES, MapClass, class_colours, distinct_colours
 from iic_geotools.errors import MissingPackageError, UsageError
-from iic_geotools.files import check_absent, check_folder, check_name, check_suffix, write_atomically
+from iic_geotools.files import check_writable, write_atomically
 from iic_geotools.settings import PathLike, takes
 from iic_geotools.tiling import largest_read
 from iic_runtime.engine.base import Engine
@@ -148,10 +148,12 @@ def check_arguments(arguments: ExportArguments) -> None:
     """
     tensorrt = arguments.format == "tensorrt"
     check_packages()
-    check_output(Path(arguments.out), ENGINE_SUFFIX if tensorrt else ".onnx", "out", arguments.overwrite)
     check_precision(arguments.precision, arguments.min_agreement)
+    outputs = [(Path(arguments.out), (ENGINE_SUFFIX if tensorrt else ".onnx",), "out")]
     if arguments.stac is not None:
-        check_output(Path(arguments.stac), ".json", "stac", arguments.overwrite)
+        outputs.append((Path(arguments.stac), (".json",), "stac"))
+    check_writable(outputs, overwrite=arguments.overwrite)
+    if arguments.stac is not None:
         try:
             for module in ("jsonschema", "iic_export.stac"):
                 import_module(module)
@@ -273,20 +275,6 @@ def check_packages() -> None:
             import_module(package)
     except ImportError as error:
         raise MissingPackageError.for_extra(error.name or "", missing_extra()) from error
-
-
-def check_output(file: Path, suffix: str, argument: str, overwrite: bool) -> None:
-    """Refuse before any work what could not be written after it.
-
-    Raises:
-        UsageError: The file has another suffix.
-        OutputError: Its folder cannot be written to, or it exists.
-    """
-    check_name(file)
-    check_suffix(file, (suffix,), argument)
-    check_folder(file)
-    if not overwrite:
-        check_absent(file)
 
 
 def check_precision(precision: Precision, min_agreement: float | None) -> None:

@@ -287,6 +287,36 @@ def check_apart(outputs: Sequence[Path], inputs: Iterable[Path]) -> None:
             raise UsageError(f"{file} is an input; give the output another name.")
 
 
+def check_writable(
+    outputs: Sequence[tuple[Path, Sequence[str], str]],
+    inputs: Iterable[Path] = (),
+    *,
+    overwrite: bool,
+    sidecars: Sequence[Path] = (),
+) -> None:
+    """Refuse outputs that cannot be written, before any work.
+
+    Args:
+        outputs: Each file, the suffixes that it may have, and the argument that names it.
+        inputs: The files that are read.
+        overwrite: Whether files that exist may be replaced.
+        sidecars: Files that are written next to the outputs.
+
+    Raises:
+        UsageError: A name says no format, two outputs have one name, or an output is an input.
+        OutputError: A folder cannot be written to, or a file exists.
+    """
+    files = [file for file, _, _ in outputs]
+    for file, suffixes, argument in outputs:
+        check_name(file)
+        check_suffix(file, suffixes, argument)
+    check_apart(files, inputs)
+    for file in files:
+        check_folder(file)
+    if not overwrite:
+        check_absent(*files, *sidecars)
+
+
 def check_absent(*outputs: Path) -> None:
     """Refuse to replace files.
 

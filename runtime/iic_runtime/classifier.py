@@ -15,7 +15,7 @@ from PIL import Image, ImageOps
 
 from iic_geotools.classmap.classes import MapClass
 from iic_geotools.errors import DataError, ModelError, UsageError
-from iic_geotools.files import check_absent, check_apart, check_folder, check_name, check_suffix, replacement
+from iic_geotools.files import check_writable, replacement
 from iic_geotools.progress import OnProgress, Progress, silent
 from iic_geotools.scene.bands import canonical
 from iic_geotools.settings import PathLike, Settings, setting, takes
@@ -215,12 +215,7 @@ def classify_images(arguments: ClassifyArguments) -> ClassifySummary:
     """
     out = Path(arguments.out)
     files = list_images(arguments.images)
-    check_name(out)
-    check_suffix(out, (".csv",), "out")
-    check_folder(out)
-    check_apart([out], files)
-    if not arguments.overwrite:
-        check_absent(out)
+    check_writable([(out, (".csv",), "out")], files, overwrite=arguments.overwrite)
     classify = Classifier(
         arguments.model, device=arguments.device, threads=arguments.threads, batch=arguments.batch
     )

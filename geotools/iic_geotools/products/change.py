@@ -24,15 +24,7 @@ from iic_geotools.classmap.classes import (
 from iic_geotools.classmap.map_writer import place_files, write_windows
 from iic_geotools.classmap.sidecars import style_path
 from iic_geotools.errors import SceneError, UsageError
-from iic_geotools.files import (
-    MAP_SUFFIXES,
-    check_absent,
-    check_apart,
-    check_folder,
-    check_name,
-    check_suffix,
-    scratch_folder,
-)
+from iic_geotools.files import MAP_SUFFIXES, check_writable, scratch_folder
 from iic_geotools.geobox import GeoBox
 from iic_geotools.options import ChangeSettings, PictureSettings
 from iic_geotools.products.areas import PixelAreas
@@ -145,23 +137,13 @@ def change_map(arguments: ChangeArguments) -> Change:
 def _check_outputs(
     out: Path, tables: Sequence[Path], inputs: Sequence[Path], settings: ChangeSettings
 ) -> None:
-    check_name(out)
-    check_suffix(out, MAP_SUFFIXES, "out")
-    for file in tables:
-        check_name(file)
-        check_suffix(file, TABLES, "tables")
-    files = [out, *tables]
+    outputs: list[tuple[Path, Sequence[str], str]] = [(out, MAP_SUFFIXES, "out")]
+    outputs += [(file, TABLES, "tables") for file in tables]
     for entry in settings_of(PictureSettings):
         picture = getattr(settings, entry.name)
         if picture is not None:
-            check_name(Path(picture))
-            check_suffix(Path(picture), entry.about.writes, entry.name)
-            files.append(Path(picture))
-    check_apart(files, inputs)
-    for file in files:
-        check_folder(file)
-    if not settings.overwrite:
-        check_absent(*files, style_path(out))
+            outputs.append((Path(picture), entry.about.writes, entry.name))
+    check_writable(outputs, inputs, overwrite=settings.overwrite, sidecars=[style_path(out)])
 
 
 def _draw_pictures(

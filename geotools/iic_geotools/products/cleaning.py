@@ -44,15 +44,7 @@ from iic_geotools.classmap.map_writer import place_files
 from iic_geotools.classmap.sidecars import map_style, sidecar_path, style_path
 from iic_geotools.classmap.vrt import write_vrt
 from iic_geotools.errors import OutputError, SceneError, UsageError
-from iic_geotools.files import (
-    MAP_SUFFIXES,
-    check_absent,
-    check_apart,
-    check_folder,
-    check_name,
-    check_suffix,
-    scratch_folder,
-)
+from iic_geotools.files import MAP_SUFFIXES, check_writable, scratch_folder
 from iic_geotools.gdal import gdal_errors
 from iic_geotools.geobox import GeoBox
 from iic_geotools.options import CleaningSettings, CreationSettings, WorkSettings
@@ -251,7 +243,8 @@ def clean_map(arguments: CleanArguments) -> CleanedMap:
     source, target = Path(arguments.map), Path(arguments.out)
     cleaning = Cleaning.of(arguments.values())
     creation = creation_options(arguments.co or {})
-    _check_output(source, target, arguments.overwrite)
+    outputs = [(target, MAP_SUFFIXES, "out")]
+    check_writable(outputs, [source], overwrite=arguments.overwrite, sidecars=[style_path(target)])
     with open_map(source) as class_map:
         _check_legend(class_map)
         cleaning.check(class_map.grid)
@@ -290,15 +283,6 @@ def _check_legend(class_map: ClassMap) -> None:
             f"{class_map.path} has neither names of classes nor a colour table, so it is not a map of classes; give a "
             "map, together with its .aux.xml file."
         )
-
-
-def _check_output(source: Path, out: Path, overwrite: bool) -> None:
-    check_name(out)
-    check_suffix(out, MAP_SUFFIXES, "out")
-    check_apart([out], [source])
-    check_folder(out)
-    if not overwrite:
-        check_absent(out, style_path(out))
 
 
 def clean_file(

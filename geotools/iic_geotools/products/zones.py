@@ -26,14 +26,7 @@ from rasterio.features import geometry_mask
 from iic_geotools.classmap.class_map import ClassMap, open_map
 from iic_geotools.classmap.classes import NODATA
 from iic_geotools.errors import SceneError, UsageError
-from iic_geotools.files import (
-    check_absent,
-    check_apart,
-    check_folder,
-    check_name,
-    check_suffix,
-    write_atomically,
-)
+from iic_geotools.files import check_writable, write_atomically
 from iic_geotools.gdal import gdal_errors
 from iic_geotools.geobox import AreaMethod, GeoBox
 from iic_geotools.options import PartialPixels
@@ -479,16 +472,11 @@ def zone_statistics(
         IICError: Something is wrong; the message says what, and what to do. No file is written.
     """
     target = Path(out)
-    check_name(target)
-    check_suffix(target, ZONE_SUFFIXES, "out")
     if partial_pixels not in get_args(PartialPixels):
         raise UsageError(
             f"`partial_pixels` must be {' or '.join(get_args(PartialPixels))}, not {partial_pixels}."
         )
-    check_apart([target], [Path(map), Path(zones)])
-    check_folder(target)
-    if not overwrite:
-        check_absent(target)
+    check_writable([(target, ZONE_SUFFIXES, "out")], [Path(map), Path(zones)], overwrite=overwrite)
     return measure_zones(
         Path(map), Path(zones), target, target.stem, partial_pixels=partial_pixels, progress=progress
     )

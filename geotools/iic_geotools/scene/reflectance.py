@@ -132,19 +132,6 @@ def check_reflectance(reflectance: Pair) -> Pair:
     return scale, offset
 
 
-def parse_reflectance(text: str) -> Pair:
-    """Read "SCALE,OFFSET", or "SCALE" with offset 0.
-
-    Raises:
-        UsageError: The text is not a scale above 0 and an offset.
-    """
-    try:
-        scale, offset = (float(number) for number in (text if "," in text else f"{text},0").split(","))
-    except ValueError:
-        raise UsageError(f'`reflectance` takes SCALE,OFFSET, e.g. 0.0001,-0.1, not "{text}".') from None
-    return check_reflectance((scale, offset))
-
-
 def _ends(ranges: Sequence[Pair]) -> Pair:
     """The 2nd percentile of the darkest band and the 98th of the brightest."""
     return min(low for low, _ in ranges), max(high for _, high in ranges)

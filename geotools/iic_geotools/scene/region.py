@@ -36,24 +36,6 @@ MOST_POINTS = 1000
 _EDGES_ACROSS = 256
 
 
-def parse_bounds(text: str, argument: str = "bounds", unit: str = "the scene's CRS") -> Bounds:
-    """Read "LEFT BOTTOM RIGHT TOP", separated by commas or spaces.
-
-    Args:
-        text: The text.
-        argument: What the caller's argument is called.
-        unit: What the numbers are in, for errors.
-
-    Raises:
-        UsageError: The text is not four numbers.
-    """
-    try:
-        left, bottom, right, top = (float(number) for number in text.replace(",", " ").split())
-    except ValueError:
-        raise UsageError(f'`{argument}` takes "LEFT BOTTOM RIGHT TOP" in {unit}, not "{text}".') from None
-    return left, bottom, right, top
-
-
 def pixels_within(bounds: Bounds, grid: GeoBox) -> Rect:
     """The pixels of a scene that touch some bounds.
 

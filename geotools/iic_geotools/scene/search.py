@@ -15,7 +15,7 @@ from urllib.parse import urljoin
 
 from iic_geotools.addresses import BUSY, RETRY_AFTER, TIMEOUT, is_web
 from iic_geotools.errors import MissingPackageError, SceneError, UsageError
-from iic_geotools.files import check_absent, check_folder, check_name, check_suffix, write_atomically
+from iic_geotools.files import check_writable, write_atomically
 from iic_geotools.options import SearchSettings
 from iic_geotools.scene.listing import MOST_ITEMS, SUFFIXES, parse_item
 from iic_geotools.scene.region import Bounds
@@ -79,7 +79,7 @@ def search_scenes(arguments: SearchArguments) -> list[CatalogueScene]:
     bbox, max_cloud, limit = arguments.bbox, arguments.max_cloud, arguments.limit
     _check_search(api, bbox, limit)
     dates = check_dates(arguments.dates)
-    _check_output(file, arguments.overwrite)
+    check_writable([(file, SUFFIXES, "out")], overwrite=arguments.overwrite)
     query = {"collections": [collection], "bbox": list(bbox), "datetime": dates, "limit": min(limit, PAGE)}
     items = list(islice(_search(api, query, max_cloud), limit + 1))
     if not items:
@@ -134,14 +134,6 @@ def _check_search(api: str, bbox: Bounds, limit: int) -> None:
         )
     if not 1 <= limit <= MOST_ITEMS:
         raise UsageError(f"`limit` takes 1 to {MOST_ITEMS}, not {limit}.")
-
-
-def _check_output(file: Path, overwrite: bool) -> None:
-    check_name(file)
-    check_suffix(file, SUFFIXES, "out")
-    check_folder(file)
-    if not overwrite:
-        check_absent(file)
 
 
 def _search(api: str, query: dict[str, Any], max_cloud: float | None) -> Iterator[dict[str, Any]]:

@@ -99,22 +99,6 @@ class ValueMask:
         return f"<LUT>{'nan:255,' if kind.kind == 'f' else ''}{table}</LUT>"
 
 
-def parse_mask(text: str) -> tuple[str, tuple[int, ...]]:
-    """Read "FILE:VALUES", e.g. "scl.tif:3,8,9,10".
-
-    Raises:
-        UsageError: The text is not a name and whole numbers.
-    """
-    path, _, numbers = text.rpartition(":")
-    try:
-        values = tuple(int(number) for number in numbers.split(","))
-    except ValueError:
-        values = ()
-    if not path or not values:
-        raise UsageError(f'`mask` takes FILE:VALUES, e.g. scl.tif:3,8,9,10, not "{text}".')
-    return path, values
-
-
 def _check_place(mask: SceneInfo, grid: GeoBox, scene: str) -> None:
     """Refuse a mask that says nothing about a part of the scene."""
     if not can_lie_on(mask.grid, grid):

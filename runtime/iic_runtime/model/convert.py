@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iic_geotools.errors import ModelError, UsageError
-from iic_geotools.files import check_absent, check_folder, check_name, check_suffix, write_atomically
+from iic_geotools.files import check_writable, write_atomically
 from iic_runtime.engine.open_engine import open_engine
 from iic_runtime.engine.parity import as_function, trial_image
 from iic_runtime.model.file import ModelFile, put_card
@@ -56,11 +56,7 @@ def convert_model(
     if not 0 <= min_agreement <= 1:
         raise UsageError(f"`min_agreement` must be between 0 and 1, not {min_agreement:g}.")
     file, out = find_model(model), Path(out)
-    check_name(out)
-    check_suffix(out, (".onnx",), "out")
-    check_folder(out)
-    if not overwrite:
-        check_absent(out)
+    check_writable([(out, (".onnx",), "out")], overwrite=overwrite)
     if file.engine is not None or file.card.precision != "fp32" or file.card.task != "segmentation":
         raise ModelError(
             f"{file.path} is not a model of pixels in fp32, which alone can be converted; give that."

@@ -23,8 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iic_geotools.classmap.classes import MAX_CLASSES, MapClass, distinct_colours, spread_colours
-from iic_geotools.errors import OutputError, SceneError, UsageError
-from iic_geotools.files import check_apart, check_name, write_atomically
+from iic_geotools.errors import SceneError, UsageError
+from iic_geotools.files import check_writable, write_atomically
 from iic_geotools.progress import OnProgress, Progress, silent
 from iic_geotools.scene.bands import COLOURS, canonical
 from iic_geotools.scene.info import describe
@@ -122,15 +122,9 @@ def cluster_scene(arguments: ClusterArguments) -> Clustered:
     out, classes = Path(arguments.out), arguments.classes
     if not 2 <= classes <= MAX_CLASSES:
         raise UsageError(f"`classes` must be 2 to {MAX_CLASSES}, not {classes}.")
-    if out.suffix.lower() != ".onnx":
-        raise UsageError(f"{out} must end in .onnx.")
-    check_name(out)
-    if not out.parent.is_dir():
-        raise OutputError(f"There is no folder {out.parent} to write {out.name} to; make it first.")
-    if out.exists() and not arguments.overwrite:
-        raise OutputError(f"{out} exists; give another name, or `overwrite` to replace it.")
     infos = [describe(os.fspath(scene)) for scene in (arguments.scene, *arguments.pair)]
-    check_apart([out], [file for info in infos for file in scene_files(info)])
+    inputs = [file for info in infos for file in scene_files(info)]
+    check_writable([(out, (".onnx",), "out")], inputs, overwrite=arguments.overwrite)
     reading = arguments.part(ReadingSettings).values()
     if arguments.pair:
         dates = open_dates(infos, device=arguments.device, threads=arguments.threads, **reading)

@@ -11,8 +11,8 @@ import numpy as np
 
 from iic_geotools.classmap.class_map import NAMED_BY
 from iic_geotools.classmap.classes import MapClass, class_colours
-from iic_geotools.errors import OutputError, UsageError
-from iic_geotools.files import check_apart, check_name, replacement
+from iic_geotools.errors import UsageError
+from iic_geotools.files import check_apart, check_writable, replacement
 from iic_geotools.scene.info import SceneInfo, describe
 from iic_geotools.scene.points import clicked_places
 from iic_geotools.scene.scene import SceneSource
@@ -172,16 +172,9 @@ def choose_features(info: SceneInfo, model: PathLike | None, **reading: Any) -> 
 
 def _check_outputs(out: Path, suggestions: Path | None, inputs: Sequence[Path], overwrite: bool) -> None:
     """Refuse before any work what could not be written after it."""
-    if out.suffix.lower() != ".onnx":
-        raise UsageError(f"{out} must end in .onnx.")
-    check_name(out)
-    check_apart([out] if suggestions is None else [out, suggestions], inputs)
-    if not out.parent.is_dir():
-        raise OutputError(f"There is no folder {out.parent} to write {out.name} to; make it first.")
-    if out.exists() and not overwrite:
-        raise OutputError(f"{out} exists; give another name, or `overwrite` to replace it.")
+    check_writable([(out, (".onnx",), "out")], inputs, overwrite=overwrite)
     if suggestions is not None:
-        check_places(suggestions, overwrite)
+        check_places(suggestions, [out, *inputs], overwrite, "suggestions")
 
 
 def _fit(file: ModelFile, observations: Observations) -> tuple[bytes, tuple[MapClass, ...], Judgement]:

@@ -17,15 +17,7 @@ from iic_geotools.classmap.class_map import Bytes
 from iic_geotools.classmap.classes import NODATA
 from iic_geotools.classmap.map_writer import place_files, write_windows
 from iic_geotools.errors import SceneError
-from iic_geotools.files import (
-    MAP_SUFFIXES,
-    check_absent,
-    check_apart,
-    check_folder,
-    check_name,
-    check_suffix,
-    scratch_folder,
-)
+from iic_geotools.files import MAP_SUFFIXES, check_writable, scratch_folder
 from iic_geotools.products.areas import PixelAreas
 from iic_geotools.progress import OnProgress, Progress
 from iic_geotools.scene.info import describe
@@ -97,12 +89,8 @@ def change_probability(arguments: SceneChangeArguments) -> SceneChange:
     """
     out, progress = Path(arguments.out), arguments.progress
     infos = [describe(os.fspath(scene)) for scene in (arguments.before, arguments.after)]
-    check_name(out)
-    check_suffix(out, MAP_SUFFIXES, "out")
-    check_folder(out)
-    check_apart([out], [file for info in infos for file in scene_files(info)])
-    if not arguments.overwrite:
-        check_absent(out)
+    inputs = [file for info in infos for file in scene_files(info)]
+    check_writable([(out, MAP_SUFFIXES, "out")], inputs, overwrite=arguments.overwrite)
     reading = arguments.part(ReadingSettings).values()
     dates = open_dates(infos, device=arguments.device, threads=arguments.threads, **reading)
     samples = dates.sample(SAMPLE, np.random.default_rng(arguments.seed), progress)

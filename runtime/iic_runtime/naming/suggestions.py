@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iic_geotools.classmap.classes import NODATA
-from iic_geotools.errors import OutputError, SceneError, UsageError
-from iic_geotools.files import check_apart, check_folder, check_name
+from iic_geotools.errors import SceneError, UsageError
+from iic_geotools.files import check_writable
 from iic_geotools.geobox import GeoBox
 from iic_geotools.packages import require_vector, shapely
 from iic_geotools.progress import OnProgress, Progress, silent
@@ -80,11 +80,10 @@ def suggest_places(arguments: SuggestArguments) -> list[Place]:
         IICError: Something is wrong; the message says what, and what to do. No file is written.
     """
     out, count = Path(arguments.out), arguments.count
-    check_places(out, arguments.overwrite)
     if count < 1:
         raise UsageError(f"`count` must be at least 1, not {count}.")
     info = describe(os.fspath(arguments.scene))
-    check_apart([out], scene_files(info))
+    check_places(out, scene_files(info), arguments.overwrite)
     segmenter = Segmenter(arguments.model, tile=TILE, **arguments.part(DeviceSettings).values())
     reading = choose_reading(info, segmenter.card, **arguments.part(ReadingSettings).values())
     grid = reading.grid or info.grid
@@ -100,21 +99,14 @@ def scene_files(info: SceneInfo) -> list[Path]:
     return [Path(info.path), *map(Path, info.files)]
 
 
-def check_places(out: Path, overwrite: bool) -> None:
-    """Refuse before any work what could not be written after it.
+def check_places(out: Path, inputs: Sequence[Path], overwrite: bool, argument: str = "out") -> None:
+    """Refuse before any work what could not be written after it; the exceptions are those of `check_writable`.
 
     Raises:
-        UsageError: The file has another suffix.
-        OutputError: Its folder does not exist, or it exists already.
         MissingPackageError: Vector files cannot be written here.
     """
     require_vector("Suggesting places")
-    if out.suffix.lower() != SUFFIX:
-        raise UsageError(f"Suggested places are written as {SUFFIX}; give {out.name} another name.")
-    check_name(out)
-    check_folder(out)
-    if out.exists() and not overwrite:
-        raise OutputError(f"{out} exists; give another name, or `overwrite` to replace it.")
+    check_writable([(out, (SUFFIX,), argument)], inputs, overwrite=overwrite)
 
 
 def find_unsure_places(

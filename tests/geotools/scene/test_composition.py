@@ -14,11 +14,12 @@ from rasterio.warp import calculate_default_transform, reproject
 from support.sources import make_source, noise
 
 from iic_geotools.errors import SceneError, UsageError
+from iic_geotools.option_texts import parse_mask
 from iic_geotools.scene.composition import apply_mask, bands_of, compose
 from iic_geotools.scene.info import SceneInfo, describe
 from iic_geotools.scene.scene import Pixels
 from iic_geotools.scene.source_files import identify_sources
-from iic_geotools.scene.valuemask import ValueMask, parse_mask
+from iic_geotools.scene.valuemask import ValueMask
 from iic_geotools.tiling import Rect
 
 MakeScene = Callable[..., Path]
@@ -289,11 +290,11 @@ def test_bands_that_do_not_lie_on_each_other(make_scene: MakeScene) -> None:
 
 
 def test_masks_as_text() -> None:
-    assert parse_mask("scl.tif:3,8,9,10") == ("scl.tif", (3, 8, 9, 10))
-    assert parse_mask("https://127.0.0.1:80/scl.tif:3") == ("https://127.0.0.1:80/scl.tif", (3,))
+    assert parse_mask("scl.tif:3,8,9,10", "mask") == ("scl.tif", (3, 8, 9, 10))
+    assert parse_mask("https://127.0.0.1:80/scl.tif:3", "mask") == ("https://127.0.0.1:80/scl.tif", (3,))
     for text in ("scl.tif", "scl.tif:", ":3", "scl.tif:3,", "scl.tif:clouds", "scl.tif:1.5", ""):
         with pytest.raises(UsageError, match="FILE:VALUES"):
-            parse_mask(text)
+            parse_mask(text, "mask")
     for values in ((), (1.5,), ("3",), (1 << 40,)):
         with pytest.raises(UsageError, match="whole numbers"):
             ValueMask.of(("scl.tif", values))  # type: ignore[arg-type]

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from iic_geotools.errors import AssumptionWarning, SceneError, UsageError
+from iic_geotools.option_texts import parse_reflectance
 from iic_geotools.scene.info import describe
 from iic_geotools.scene.radiometry import Radiometry
 from iic_geotools.scene.reflectance import (
     choose_reflectance,
-    parse_reflectance,
     reflectance_of,
 )
 from iic_geotools.scene.scene import SceneSource, value_sample
@@ -206,10 +206,10 @@ def test_what_is_assumed_of_a_scene_without_data_is_said() -> None:
 
 @pytest.mark.parametrize(("text", "pair"), [("0.0001,-0.1", (1e-4, -0.1)), ("1e-4", (1e-4, 0.0))])
 def test_scale_and_offset_as_text(text: str, pair: tuple[float, float]) -> None:
-    assert parse_reflectance(text) == pair
+    assert parse_reflectance(text, "reflectance") == pair
 
 
 @pytest.mark.parametrize("text", ["", "x", "1,2,3", "0,0", "-1e-4,0", "nan,0", "1e-4,inf"])
 def test_text_that_is_neither(text: str) -> None:
     with pytest.raises(UsageError, match="`reflectance` takes"):
-        parse_reflectance(text)
+        parse_reflectance(text, "reflectance")

@@ -21,14 +21,7 @@ from iic_geotools.classmap.class_map import (
 )
 from iic_geotools.classmap.classes import NODATA, MapClass
 from iic_geotools.errors import SceneError, UsageError
-from iic_geotools.files import (
-    check_absent,
-    check_apart,
-    check_folder,
-    check_name,
-    check_suffix,
-    write_atomically,
-)
+from iic_geotools.files import check_writable, write_atomically
 from iic_geotools.options import Design
 from iic_geotools.products.areas import ClassAreas, class_areas
 from iic_geotools.products.assessment.accuracy import (
@@ -218,7 +211,8 @@ def assess_map(
         IICError: Something is wrong; the message says what, and what to do. No file is written.
     """
     files = [Path(file) for file in reports]
-    _check_reports(files, (Path(map), Path(samples)), overwrite)
+    outputs = [(file, REPORTS, "reports") for file in files]
+    check_writable(outputs, (Path(map), Path(samples)), overwrite=overwrite)
     if design not in get_args(Design):
         raise UsageError(f"`design` must be {' or '.join(get_args(Design))}, not {design}.")
     points = read_points(samples, label_field)
@@ -231,17 +225,6 @@ def assess_map(
         _LOG.warning("%s", remark)
     _write_reports(assessment, files)
     return assessment
-
-
-def _check_reports(files: Sequence[Path], inputs: Sequence[Path], overwrite: bool) -> None:
-    for file in files:
-        check_name(file)
-        check_suffix(file, REPORTS, "reports")
-    check_apart(files, inputs)
-    for file in files:
-        check_folder(file)
-    if not overwrite:
-        check_absent(*files)
 
 
 def _assess(
