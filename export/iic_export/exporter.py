@@ -265,11 +265,7 @@ def _engine_proof(
 
 
 def check_packages() -> None:
-    """Refuse to start without the packages that are imported late.
-
-    Raises:
-        MissingPackageError: One is not installed.
-    """
+    """Refuse to start without the packages that are imported late."""
     try:
         for package in ("onnxruntime", "onnxscript"):
             import_module(package)
@@ -278,11 +274,7 @@ def check_packages() -> None:
 
 
 def check_precision(precision: Precision, min_agreement: float | None) -> None:
-    """Refuse an unknown precision, and an agreement that is not a share.
-
-    Raises:
-        UsageError: One of them is wrong.
-    """
+    """Refuse an unknown precision, and an agreement that is not a share."""
     if precision not in get_args(Precision):
         raise UsageError(f"`precision` must be one of {', '.join(get_args(Precision))}, not {precision}.")
     if min_agreement is not None and not 0 <= min_agreement <= 1:
@@ -381,11 +373,7 @@ def _reliability(head: TrainedHead) -> dict[str, float | str]:
 
 
 def _unnamed_classes(count: int) -> tuple[MapClass, ...]:
-    """Classes for unnamed clusters.
-
-    Raises:
-        UsageError: There are more clusters than a map can hold.
-    """
+    """Classes for unnamed clusters."""
     if count > MAX_CLASSES:
         raise UsageError(
             f"The run has {count} clusters, but a map holds at most {MAX_CLASSES}; train with fewer, or name them "

@@ -82,11 +82,6 @@ def name_clusters(head: TrainedHead, naming: Naming) -> NamedClusters:
     """Give each cluster the class that most of its labelled pixels have; one without labels that of the nearest one.
 
     Clusters of whole images are named by the labels of their data set, in the same way.
-
-    Raises:
-        UsageError: The labels are of pixels and the run labels whole images, or it is not clear which labels lie over
-            which scene.
-        SceneError: The labels cannot be read, lie over no scene, or are all of one class.
     """
     if not 0 <= naming.balance <= 1:
         raise UsageError(f"`balance` must be between 0 and 1, not {naming.balance}.")

@@ -143,11 +143,7 @@ class Parity:
         }
 
     def check(self, precision: Precision, min_agreement: float | None = None) -> None:
-        """Refuse a model that does not say what the trained network says.
-
-        Raises:
-            ModelError: The labels, or in fp32 the probabilities, differ too much.
-        """
+        """Refuse a model that does not say what the trained network says."""
         floor = MIN_AGREEMENT[precision] if min_agreement is None else min_agreement
         if self.agreement < floor:
             raise ModelError(
@@ -178,9 +174,6 @@ def compare(
         images: What both are run on.
         own_data: Whether these are the run's own data.
         exact: The trained network in double precision, which tells how much of a difference rounding makes.
-
-    Raises:
-        ModelError: The second model gives another shape, or values that are not finite.
     """
     pairs = []
     allowed = MAX_DIFFERENCE
@@ -285,11 +278,7 @@ def prove_file(content: bytes, card: Card) -> tuple[bytes, Card]:
 
 
 def check_promises(path: Path) -> None:
-    """Check a model file against its card by running it.
-
-    Raises:
-        ModelError: It breaks a promise of its card.
-    """
+    """Check a model file against its card by running it."""
     broken = [check for check in validate_model(path) if not check.kept]
     if broken:
         failures = "; ".join(f"not so: {check.promise} ({check.detail})" for check in broken)

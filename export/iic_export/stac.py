@@ -47,9 +47,6 @@ def write_stac(path: Path, model: Path, card: Card, head: TrainedHead) -> None:
         model: The model file, which the item names relative to itself.
         card: The card of the model.
         head: The head that was exported.
-
-    Raises:
-        OutputError: The item would not be valid.
     """
     item = make_item(path, model, card, head)
     problem = validation_error(item)

@@ -195,11 +195,7 @@ def _timing_cache_path(version: str, gpu: Gpu) -> Path:
 
 
 def check_graph(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Give the graph an input type that TensorRT has, and check that TensorRT would accept it.
-
-    Raises:
-        ModelError: It holds operators or types that TensorRT does not accept.
-    """
+    """Give the graph an input type that TensorRT has, and check that TensorRT would accept it."""
     accepted = with_tensorrt_input(model)
     reasons = list_problems(accepted)
     if reasons:

@@ -34,14 +34,7 @@ def is_web(name: str) -> bool:
 
 
 def fetch(address: str) -> bytes:
-    """Read all of a small file of a web server.
-
-    Args:
-        address: Its address, http:// or https://.
-
-    Raises:
-        SceneError: The server cannot be reached, does not answer, or has no such file; or the file is too large.
-    """
+    """Read all of a small file of a web server."""
     # Imported here because few runs need them.
     from http.client import HTTPException
     from urllib.request import Request
@@ -67,9 +60,6 @@ def fetch(address: str) -> bytes:
 def send(request: "Request") -> "HTTPResponse":
     """Send a request to a web server, again after a while if it is busy, and return its answer, which is to be closed.
 
-    Args:
-        request: The request.
-
     Raises:
         HTTPError: The server refuses, or is still busy after the last time.
         OSError: The server cannot be reached, or does not answer.
@@ -90,11 +80,7 @@ def send(request: "Request") -> "HTTPResponse":
 
 
 def _read(answer: "HTTPResponse") -> bytes:
-    """Read an answer, one byte beyond `LARGEST` at most.
-
-    Raises:
-        TimeoutError: The server sends next to nothing, or never ends.
-    """
+    """Read an answer, one byte beyond `LARGEST` at most."""
     content = bytearray()
     begun = time.monotonic()
     while len(content) <= LARGEST and (chunk := answer.read1(_CHUNK)):

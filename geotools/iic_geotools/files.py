@@ -137,12 +137,7 @@ def _remove_folder(folder: Path, lock: int | None) -> None:
 
 
 def _lock_folder(folder: Path) -> int:
-    """Lock a folder, or a file in it on Windows, until the handle that is returned is closed or the process ends.
-
-    Raises:
-        BlockingIOError: Another process or thread holds it.
-        OSError: It cannot be locked, as on some network disks.
-    """
+    """Lock a folder, or a file in it on Windows, until the handle that is returned is closed or the process ends."""
     if POSIX:
         handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     else:
@@ -152,12 +147,7 @@ def _lock_folder(folder: Path) -> int:
 
 
 def _lock(handle: int) -> None:
-    """Lock a file or folder that is open; close it if that fails.
-
-    Raises:
-        BlockingIOError: Another process or thread holds it.
-        OSError: It cannot be locked.
-    """
+    """Lock a file or folder that is open; close it if that fails."""
     try:
         if POSIX:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -244,11 +234,7 @@ def put_in_place(source: Path, target: Path) -> None:
 
 
 def check_name(file: Path) -> None:
-    """Refuse a name that an output cannot have.
-
-    Raises:
-        UsageError: The name is not text, or too long.
-    """
+    """Refuse a name that an output cannot have."""
     if not is_utf8(str(file.absolute())) or "\0" in str(file):
         raise UsageError(f"The name {str(file)!r} is not valid UTF-8; give another one.")
     if len(file.name.encode()) > LONGEST_NAME:
@@ -264,20 +250,13 @@ def check_suffix(file: Path, suffixes: Sequence[str], argument: str) -> None:
         file: The output.
         suffixes: The suffixes that it may have, in lower case.
         argument: What the caller's argument is called.
-
-    Raises:
-        UsageError: It has another suffix.
     """
     if file.suffix.lower() not in suffixes:
         raise UsageError(f"`{argument}` must end in {' or '.join(suffixes)}, not {file.name}.")
 
 
 def check_apart(outputs: Sequence[Path], inputs: Iterable[Path]) -> None:
-    """Refuse outputs that would be written over each other or over an input.
-
-    Raises:
-        UsageError: Two of them are one file.
-    """
+    """Refuse outputs that would be written over each other or over an input."""
     resolved = [file.resolve() for file in outputs]
     if len(set(resolved)) < len(resolved):
         raise UsageError("Two outputs have the same name; give each a name of its own.")
@@ -318,22 +297,14 @@ def check_writable(
 
 
 def check_absent(*outputs: Path) -> None:
-    """Refuse to replace files.
-
-    Raises:
-        OutputError: An output exists.
-    """
+    """Refuse to replace files."""
     for file in outputs:
         if file.exists():
             raise OutputError(f"{file} exists; give another name, or `overwrite` to replace it.")
 
 
 def check_folder(file: Path) -> None:
-    """Refuse a file whose folder is not there or cannot be written to.
-
-    Raises:
-        OutputError: It cannot be written there.
-    """
+    """Refuse a file whose folder is not there or cannot be written to."""
     folder = file.parent
     if not folder.is_dir():
         raise OutputError(f"There is no folder {folder}; make it first.")

@@ -122,9 +122,6 @@ def network_options(path: str) -> dict[str, str]:
     """GDAL's options for reading a raster: no network for local files, and an end to waiting for servers.
 
     Time-outs that the user has set, in the environment or with rasterio, are left as they are.
-
-    Args:
-        path: Path or address of the raster.
     """
     if not allows_network(path):
         return dict(_NO_NETWORK)

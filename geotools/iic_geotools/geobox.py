@@ -323,13 +323,7 @@ class GeoBox:
         return areas.reshape(cols.shape[:-1])
 
     def row_areas(self, ground: Ground, top: int, high: int) -> Floats:
-        """Exact area in m2 of a pixel of each row of a grid in degrees, north up.
-
-        Args:
-            ground: The ground under the grid's CRS.
-            top: The first row.
-            high: Number of rows.
-        """
+        """Exact area in m2 of a pixel of each row of a grid in degrees, north up."""
         edges = np.arange(top, top + high + 1)
         lon, _ = ground.radians(*self.to_ground(np.array([0.0, 1.0]), np.zeros(2)))
         _, lat = ground.radians(*self.to_ground(np.zeros(len(edges)), edges))

@@ -25,9 +25,6 @@ def require_vector(what: str) -> None:
 
     Args:
         what: What they are needed for, as the beginning of a sentence, e.g. "`polygons`".
-
-    Raises:
-        MissingPackageError: A package is not installed.
     """
     if not has_vector():
         raise MissingPackageError(

@@ -286,15 +286,7 @@ def _wrong_type(kind: Any, value: Any, name: str) -> UsageError:
 
 
 def check_numbers(kind: type[Any], values: Mapping[str, Any]) -> None:
-    """Check the numbers among the settings of a class; NaN stands for a nodata value only.
-
-    Args:
-        kind: The class.
-        values: Some of its settings by name.
-
-    Raises:
-        UsageError: A setting is no number, not a whole or finite one, or outside of its range.
-    """
+    """Check the numbers among the settings of a class; NaN stands for a nodata value only."""
     for owner, declared in _declared(kind):
         entry, value = _describe(owner, declared), values.get(declared.name)
         # A type that is only named may be one that is not imported here; what is parsed from text is checked there.

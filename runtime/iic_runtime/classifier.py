@@ -238,11 +238,7 @@ def classify_images(arguments: ClassifyArguments) -> ClassifySummary:
 
 
 def list_images(images: Sequence[PathLike]) -> list[Path]:
-    """Return the image files and arrays that are named, those of folders in the order of their names.
-
-    Raises:
-        DataError: There is no such file, or a folder holds none.
-    """
+    """Return the image files and arrays that are named, those of folders in the order of their names."""
     files: list[Path] = []
     for name in map(Path, images):
         if name.is_dir():
@@ -264,10 +260,6 @@ def read_image(path: PathLike, card: Card, size: tuple[int, int]) -> NDArray[np.
     """Read an image file as a model takes it, `[bands, H, W]`.
 
     The shorter side is scaled to the model's, and the middle of the longer one is kept.
-
-    Raises:
-        DataError: The file is not an image of 8 bits.
-        ModelError: The model takes other bands than grey, or red, green and blue.
     """
     bands = tuple(map(canonical, card.bands))
     mode = {("gray",): "L", ("red", "green", "blue"): "RGB"}.get(bands)

@@ -109,9 +109,6 @@ def score_baseline(
             in a graph.
         device: `auto`, `cpu` or `cuda`; k-means computes on the CPU.
         progress: Function that takes reports of progress.
-
-    Raises:
-        UsageError: The baseline is not made for this kind of data.
     """
     if kind not in BASELINES:
         raise UsageError(f"There is no baseline {kind}: choose one of {', '.join(BASELINES)}.")

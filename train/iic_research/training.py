@@ -53,9 +53,6 @@ def train_trunk(
         task: What the trunk is trained for.
         device: Device to compute on.
         progress: Function that takes reports of progress.
-
-    Raises:
-        TrainingError: The loss is no longer finite.
     """
     loader, steps = _training_part(config, dataset)
     optimiser = torch.optim.Adam(network.trunk.parameters(), lr=config.lr)

@@ -310,9 +310,6 @@ def change(config: TrainConfig, changes: Mapping[str, Any]) -> TrainConfig:
         config: The config.
         changes: Settings of `TrainConfig` and `HeadSettings` by name. Another `network` has its own widths, image pairs
             set the size of the images, and without `clusters_a` the passes of head A are left out.
-
-    Raises:
-        UsageError: There is no such setting, or the changed settings do not go together.
     """
     known = {field.name for field in fields(TrainConfig)} - {"network"}
     heads = {
@@ -344,11 +341,7 @@ def take(kind: type[Settings], settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_names(settings: Mapping[str, Any], known: Iterable[str]) -> None:
-    """Refuse settings that do not exist.
-
-    Raises:
-        UsageError: A name is not known.
-    """
+    """Refuse settings that do not exist."""
     known = sorted(known)
     for name in settings:
         if name not in known:

@@ -60,11 +60,7 @@ class Ranks:
         return self.rank == 0
 
     def share(self, images: int) -> int:
-        """Return how many of the images of each step this process reads.
-
-        Raises:
-            UsageError: There are fewer images than processes.
-        """
+        """Return how many of the images of each step this process reads."""
         if images < self.count:
             raise UsageError(
                 f"{images} images per step cannot be shared by {self.count} processes: start fewer of them, or use a "
@@ -117,9 +113,6 @@ def choose_device(device: str, local: int = 0) -> torch.device:
 
     On a CPU, memory that tensors leave is kept for the next ones (`iic_train.distributed`).
     On a GPU, float32 then means float32: TensorFloat-32, which PyTorch would use in convolutions, keeps ten bits.
-
-    Raises:
-        DeviceError: A GPU was asked for and is not there.
     """
     available = torch.cuda.is_available()
     if device == "cuda" and not available:
@@ -154,14 +147,7 @@ def choose_workers(workers: int | None, device: torch.device, ranks: Ranks) -> i
 
 @contextmanager
 def explain_full_memory(advice: str) -> Iterator[None]:
-    """Turn PyTorch's error about a GPU whose memory is full into a sentence.
-
-    Args:
-        advice: What to change.
-
-    Raises:
-        DeviceError: The memory of the GPU is full.
-    """
+    """Turn PyTorch's error about a GPU whose memory is full into a sentence."""
     try:
         yield
     except torch.OutOfMemoryError as error:

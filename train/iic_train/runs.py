@@ -173,11 +173,7 @@ def append_line(path: Path, row: Mapping[str, Any]) -> None:
 def create_run(
     config: TrainConfig, data: Mapping[str, Any], runs: Path = Path("runs"), name: str | None = None
 ) -> Run:
-    """Create a run folder under `runs` and write its config.
-
-    Raises:
-        UsageError: `name` is not that of a folder in `runs`, or there is already such a run.
-    """
+    """Create a run folder under `runs` and write its config."""
     if name is not None:
         _check_run_name(name)
     started = time.strftime("%Y%m%d-%H%M%S")
@@ -236,11 +232,7 @@ def load_run(path: Path | str) -> Run:
 
 
 def newest_run(runs: Path = Path("runs")) -> Run:
-    """Open the run under `runs` that was started last.
-
-    Raises:
-        TrainingError: There is none.
-    """
+    """Open the run under `runs` that was started last."""
     folders = [folder for folder in runs.glob("*/") if (folder / CONFIG).is_file()] if runs.is_dir() else []
     if not folders:
         raise TrainingError(

@@ -55,9 +55,6 @@ def view_on(dataset: Any, grid: GeoBox, classes: int, path: Path) -> Iterator[Vi
         grid: The grid, which lies inside the map if both have the same pixels.
         classes: Number of values that the map may have.
         path: Path of the map, for errors.
-
-    Raises:
-        SceneError: The map cannot be brought onto the grid.
     """
     shift = shared_pixels(GeoBox.of(dataset), grid)
     if shift is not None:
@@ -87,11 +84,7 @@ def shared_pixels(source: GeoBox, grid: GeoBox) -> tuple[int, int] | None:
 
 
 def common_rect(grid: GeoBox, others: tuple[GeoBox, ...]) -> Rect:
-    """The pixels of a grid on which other grids may lie too; `empty` if there is none.
-
-    Raises:
-        SceneError: The others cannot be brought to the CRS of the grid.
-    """
+    """The pixels of a grid on which other grids may lie too; `empty` if there is none."""
     rect = Rect(0, 0, grid.width, grid.height)
     for other in others:
         try:

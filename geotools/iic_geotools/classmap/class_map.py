@@ -68,17 +68,7 @@ class ClassMap:
 
 
 def read_values(dataset: Any, rect: Rect, classes: int, path: Path) -> Bytes:
-    """Read the values of a rectangle of an open dataset, which may be a view of a map on another grid.
-
-    Args:
-        dataset: The open dataset.
-        rect: The rectangle.
-        classes: Number of classes of the map.
-        path: Path of the map, for errors.
-
-    Raises:
-        SceneError: The pixels cannot be read, or have a value without a class.
-    """
+    """Read the values of a rectangle of an open dataset, which may be a view of a map on another grid."""
     try:
         values: Bytes = dataset.read(1, window=Window(rect.col, rect.row, rect.width, rect.height))
     except RasterioError as error:
@@ -98,12 +88,6 @@ def open_map(path: Path) -> Iterator[ClassMap]:
 
     The names of the classes are those of the map's sidecar. A map without names has the classes "class 0", "class 1",
     ... to 253, so that maps of other programs can be read too.
-
-    Args:
-        path: Path of the map.
-
-    Raises:
-        SceneError: It cannot be read, or is not a map of classes.
     """
     with open_foreign(str(path), GDAL_CACHEMAX=CACHE_BYTES) as dataset:
         if dataset.count != 1 or dataset.dtypes[0] != "uint8":
@@ -152,11 +136,7 @@ def _make_classes(names: Sequence[str], dataset: Any) -> tuple[MapClass, ...]:
 
 
 def values_by_name(class_map: ClassMap) -> dict[str, int]:
-    """The value of each class.
-
-    Raises:
-        SceneError: Two classes have one name.
-    """
+    """The value of each class."""
     names = class_map.names
     for name in names:
         if names.count(name) > 1:
@@ -165,11 +145,7 @@ def values_by_name(class_map: ClassMap) -> dict[str, int]:
 
 
 def check_placed(class_map: ClassMap) -> None:
-    """Refuse a map that cannot be placed on the ground.
-
-    Raises:
-        SceneError: The map has no CRS, or no transform.
-    """
+    """Refuse a map that cannot be placed on the ground."""
     if class_map.grid.crs is None:
         raise SceneError(
             f"The map {class_map.path} has no CRS, so its pixels cannot be placed; set one, e.g. with gdal_edit.py."

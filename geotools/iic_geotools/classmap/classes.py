@@ -52,11 +52,7 @@ class MapClass:
 
 
 def check_class_name(name: str) -> None:
-    """Refuse a name that legends and tables cannot show.
-
-    Raises:
-        UsageError: The name is empty, too long, or not printable.
-    """
+    """Refuse a name that legends and tables cannot show."""
     if not name.strip() or not name.isprintable():
         raise UsageError(
             f"{name[:MAX_NAME]!r} is not a name for a class: use printable characters only, and at least one."
@@ -68,11 +64,7 @@ def check_class_name(name: str) -> None:
 
 
 def rgb(colour: str) -> tuple[int, int, int]:
-    """Red, green and blue (0 to 255) of a colour written as "#rrggbb".
-
-    Raises:
-        UsageError: The text is not such a colour.
-    """
+    """Red, green and blue (0 to 255) of a colour written as "#rrggbb"."""
     if not _COLOUR.fullmatch(colour):
         raise UsageError(f"{colour!r} is not a colour: write it as #rrggbb, e.g. #0072b2.")
     return int(colour[1:3], 16), int(colour[3:5], 16), int(colour[5:7], 16)
@@ -93,9 +85,6 @@ def distinct_colours(count: int, besides: Collection[str | None] = ()) -> list[s
     Args:
         count: Number of colours.
         besides: Colours that are taken already.
-
-    Raises:
-        UsageError: More colours than a map can have classes.
     """
     if not 0 <= count <= MAX_CLASSES:
         raise UsageError(f"There are colours for 0 to {MAX_CLASSES} classes, not for {count}.")

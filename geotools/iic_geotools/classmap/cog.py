@@ -463,9 +463,6 @@ def creation_options(given: Mapping[str, str]) -> dict[str, str]:
 
     Args:
         given: Options that replace or complete `DEFAULT_OPTIONS`.
-
-    Raises:
-        UsageError: An option or value that the driver does not know or that a map must not have.
     """
     options = DEFAULT_OPTIONS | {key.upper(): str(value) for key, value in given.items()}
     for key, value in options.items():
@@ -527,10 +524,6 @@ def assemble(
 
     Returns:
         Whether a GeoTIFF could not hold all of the georeference, so that the sidecar has it.
-
-    Raises:
-        UsageError: Options or classes that cannot be right.
-        OutputError: A part cannot be read or the map cannot be written.
     """
     creation = creation_options(options or {})
     if classes is not None and not 0 < len(classes) <= MAX_CLASSES:

@@ -71,12 +71,7 @@ def write_vrt(
 
 
 def virtual_raster(grid: GeoBox, *content: str) -> str:
-    """A virtual raster as text, which GDAL opens like a file.
-
-    Args:
-        grid: Its grid and georeference.
-        content: Its bands and its mask, as XML.
-    """
+    """A virtual raster as text, which GDAL opens like a file."""
     size = f'rasterXSize="{grid.width}" rasterYSize="{grid.height}"'
     return f"<VRTDataset {size}>\n{georeference(grid)}{''.join(content)}</VRTDataset>"
 
@@ -102,15 +97,7 @@ def virtual_band(
 
 
 def whole_source(name: str, band: int | str, grid: GeoBox, *, lookup: str = "", properties: str = "") -> str:
-    """All of a band of a raster of the same size, as a source of a virtual band.
-
-    Args:
-        name: GDAL's name of the raster.
-        band: Number of its band, or "mask,N" for the mask of band N.
-        grid: Its grid.
-        lookup: A table that its values go through.
-        properties: What GDAL would have to open it for.
-    """
+    """All of a band of a raster of the same size, as a source of a virtual band."""
     whole = f'xOff="0" yOff="0" xSize="{grid.width}" ySize="{grid.height}"'
     kind = "ComplexSource" if lookup else "SimpleSource"
     return (
@@ -259,15 +246,7 @@ def write_mosaic(maps: Sequence[Path], mosaic: Path, classes: Sequence[MapClass]
 
 
 def lay_out(grids: Sequence[GeoBox], names: Sequence[str]) -> tuple[GeoBox, list[Rect]]:
-    """The grid that holds all of `grids`, and the rectangle of each of them on it, to the nearest pixel.
-
-    Args:
-        grids: Grids of one CRS and pixel size.
-        names: Names of the grids, for error messages.
-
-    Raises:
-        OutputError: The grids differ in CRS or pixel size, or are not georeferenced.
-    """
+    """The grid that holds all of `grids`, and the rectangle of each of them on it, to the nearest pixel."""
     first = grids[0]
     for grid, name in zip(grids, names, strict=True):
         if grid.transform == Affine.identity() or grid.gcps:

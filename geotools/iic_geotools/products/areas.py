@@ -72,9 +72,6 @@ def class_areas(map_path: Path, classes: Sequence[MapClass]) -> ClassAreas:
     Args:
         map_path: Path of a one-band map of bytes.
         classes: The classes of the values 0, 1, ...
-
-    Raises:
-        SceneError: The map cannot be read, or has values without a class.
     """
     try:
         with rasterio.open(map_path) as dataset:
@@ -106,11 +103,7 @@ def class_areas(map_path: Path, classes: Sequence[MapClass]) -> ClassAreas:
 
 
 class PixelAreas:
-    """The areas of the pixels of a grid, in square metres; without a reference system each counts as 1.
-
-    Args:
-        grid: The grid.
-    """
+    """The areas of the pixels of a grid, in square metres; without a reference system each counts as 1."""
 
     def __init__(self, grid: GeoBox) -> None:
         self.method: AreaMethod = grid.area_method
@@ -123,10 +116,6 @@ class PixelAreas:
 
 def write_stats(path: Path, areas: ClassAreas) -> None:
     """Write areas as JSON or CSV.
-
-    Args:
-        path: Path of the file; its suffix, .json or .csv, decides the format.
-        areas: The areas to write.
 
     Raises:
         UsageError: The suffix is another one.

@@ -189,12 +189,7 @@ def _check_confidence(min_confidence: float, confidences: Sequence[Path | None])
 
 
 def _legend(before: ClassMap, after: ClassMap, skip_unsure: bool) -> list[str]:
-    """The names of classes that are compared.
-
-    Raises:
-        SceneError: The maps have no CRS or different classes.
-        UsageError: There is no class of unsure pixels to leave out.
-    """
+    """The names of classes that are compared."""
     for one in (before, after):
         check_placed(one)
         values_by_name(one)
@@ -337,11 +332,7 @@ def _measure(
 def _pair_classes(
     transitions: Transitions, names: Sequence[str], present: NDArray[np.int64], before: ClassMap
 ) -> tuple[tuple[MapClass, ...], Bytes]:
-    """The classes of the change map, and a table `[before, after]` from numbers of classes to its values.
-
-    Raises:
-        SceneError: There are more than a map can hold.
-    """
+    """The classes of the change map, and a table `[before, after]` from numbers of classes to its values."""
     pixels = transitions.pixels
     stayed = [(index, index) for index in range(len(pixels)) if pixels[index, index]]
     changed = [(int(i), int(j)) for i, j in np.argwhere(pixels) if i != j]

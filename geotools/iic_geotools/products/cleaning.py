@@ -141,11 +141,7 @@ class Cleaning(CleaningSettings):
         return self.sieve > 0 or self.majority > 0
 
     def check(self, grid: GeoBox) -> None:
-        """Refuse what cannot be done with a map, before any work.
-
-        Raises:
-            UsageError: A number cannot be right, or areas cannot be known.
-        """
+        """Refuse what cannot be done with a map, before any work."""
         check_sieve("sieve", self.sieve, grid)
         if not 0 <= self.majority <= MAX_RADIUS:
             raise UsageError(f"`majority` must be 0 to {MAX_RADIUS} pixels, not {self.majority}.")
@@ -178,9 +174,6 @@ def check_sieve(name: str, area: float, grid: GeoBox) -> None:
         name: Name of the argument that holds it.
         area: The area in square metres.
         grid: The grid of the map.
-
-    Raises:
-        UsageError: It is not an area, or too large, or the map does not tell how large its pixels are.
     """
     if not 0 <= area < math.inf:
         raise UsageError(f"`{name}` must be 0 or more square metres, not {area:g}.")

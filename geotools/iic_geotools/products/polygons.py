@@ -202,11 +202,7 @@ def check_polygons(out: Path, grid: GeoBox, min_area: float, simplify: float = 0
 
 
 def vector_driver(path: Path) -> str:
-    """GDAL's driver for a vector file, by its suffix.
-
-    Raises:
-        UsageError: No driver goes with the suffix.
-    """
+    """GDAL's driver for a vector file, by its suffix."""
     driver = _DRIVERS.get(path.suffix.lower())
     if driver is None:
         raise UsageError(
@@ -377,11 +373,7 @@ def _check(written: Path, driver: str, count: int) -> None:
 
 
 def check_geoparquet() -> None:
-    """Make sure that GeoParquet can be written.
-
-    Raises:
-        MissingPackageError: pyarrow is not installed.
-    """
+    """Make sure that GeoParquet can be written."""
     try:
         import pyarrow.parquet  # noqa: F401
     except ImportError as error:

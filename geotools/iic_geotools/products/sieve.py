@@ -121,9 +121,6 @@ class Patches:
     def merge(self, enough: float) -> Numbers:
         """Join patches of one class that border on each other.
 
-        Args:
-            enough: The size from which a patch never changes: borders between such patches are forgotten.
-
         Returns:
             The new number of each patch.
         """
@@ -253,12 +250,7 @@ class Sieve:
     keep_islands: bool = True
 
     def __call__(self, read: Read, core: Rect) -> Bytes:
-        """The pixels of a rectangle of the map after sieving the whole map.
-
-        Args:
-            read: Reads a rectangle of the map.
-            core: The rectangle.
-        """
+        """The pixels of a rectangle of the map after sieving the whole map."""
         whole = Rect(0, 0, self.grid.width, self.grid.height)
         halo = self._halo
         while True:

@@ -65,10 +65,6 @@ _TILE = 1024
 def check_zones(path: Path, grid: GeoBox) -> None:
     """Check before any work that statistics of polygons can be made on a grid.
 
-    Args:
-        path: The polygons.
-        grid: Grid of the map.
-
     Raises:
         SceneError: The grid does not tell areas, or the polygons cannot be read or lie elsewhere.
     """
@@ -77,11 +73,7 @@ def check_zones(path: Path, grid: GeoBox) -> None:
 
 
 def check_areas(grid: GeoBox) -> None:
-    """Refuse a grid that does not tell areas.
-
-    Raises:
-        SceneError: It has no CRS, or one whose units are not lengths.
-    """
+    """Refuse a grid that does not tell areas."""
     if grid.area_method == "none":
         raise SceneError(
             "The map has no CRS that tells areas, which statistics of zones need; set it, or warp the map to another."
@@ -147,9 +139,6 @@ def read_zones(path: Path, grid: GeoBox) -> Zones:
 
 def zones_digest(path: Path) -> str:
     """A checksum of the polygons of a vector file and of their fields.
-
-    Args:
-        path: Path of the file.
 
     Raises:
         SceneError: The file cannot be read, has no CRS or no polygon.

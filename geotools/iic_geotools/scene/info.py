@@ -97,11 +97,7 @@ class SceneInfo:
         return self.nodatavals[0]
 
     def nodata_of(self, bidx: tuple[int, ...]) -> float | None:
-        """The nodata value that some bands share.
-
-        Raises:
-            SceneError: The bands have different nodata values.
-        """
+        """The nodata value that some bands share."""
         values = {value for band in bidx if (value := self.nodatavals[band - 1]) is not None}
         if len({"nan" if math.isnan(value) else value for value in values}) > 1:
             raise SceneError(
@@ -111,11 +107,7 @@ class SceneInfo:
         return values.pop() if values else None
 
     def dtype_of(self, bidx: tuple[int, ...]) -> str:
-        """The data type that some bands share.
-
-        Raises:
-            SceneError: The bands have different types.
-        """
+        """The data type that some bands share."""
         dtypes = {self.dtypes[band - 1] for band in bidx}
         if len(dtypes) > 1:
             raise SceneError(
@@ -136,10 +128,6 @@ def describe(path: str, name: str = "") -> SceneInfo:
     Args:
         path: Path or address of the raster; anything GDAL opens.
         name: What messages call it; by default its path.
-
-    Raises:
-        SceneError: The raster is missing, is not a raster, holds values that no model takes, or is a local file that
-            refers to addresses while the network is not allowed.
     """
     title = name or path
     with open_foreign(path, name) as dataset:
@@ -188,9 +176,6 @@ def open_raster(path: str, name: str = "") -> Iterator[Any]:
     Args:
         path: Path or address of the raster; anything GDAL opens.
         name: What messages call it; by default its path.
-
-    Raises:
-        SceneError: The raster is missing or GDAL cannot open it.
     """
     if not path.strip():
         raise SceneError("The name of the scene is empty: give the path of a raster.")

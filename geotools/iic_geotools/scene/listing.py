@@ -72,11 +72,7 @@ class Item:
     base: str
 
     def href(self, asset: str) -> str:
-        """Path or address of an asset.
-
-        Raises:
-            SceneError: The asset names none, or the item is at an address and the asset is not.
-        """
+        """Path or address of an asset."""
         href = self.assets[asset].get("href")
         if not isinstance(href, str) or not href:
             raise SceneError(f"The asset {asset} of the item {self.id} has no address; choose another.")
@@ -95,9 +91,6 @@ class Item:
 
         Args:
             names: Names of assets, or common names of bands; None for the only asset with the role "data".
-
-        Raises:
-            UsageError: A name is missing or not clear, or the item does not tell which of its assets is the scene.
         """
         if not self.assets:
             raise SceneError(f"The item {self.id} has no assets, and so no scene.")
@@ -143,11 +136,7 @@ class Item:
         return ", ".join(key[:40] for key in keys[:MOST_LISTED]) + more
 
     def describe(self, picks: Sequence[Pick], mask: ValueMask | None = None) -> SceneInfo:
-        """Describe the scene that some assets or bands are, under a mask if one is given.
-
-        Raises:
-            SceneError: An asset cannot be opened, has no such band, or does not lie on the others.
-        """
+        """Describe the scene that some assets or bands are, under a mask if one is given."""
         rasters = {pick.asset: self._describe_asset(pick.asset) for pick in picks}
         if len(picks) == 1 and picks[0].band is None:
             info = rasters[picks[0].asset]
@@ -197,14 +186,7 @@ def is_stac(name: str) -> bool:
 
 
 def read_items(name: str) -> Iterator[Item]:
-    """Read the items of a STAC file: an item, an item collection, or a catalogue that links to items.
-
-    Args:
-        name: Path or address (http:// or https://) of the file.
-
-    Raises:
-        SceneError: The file cannot be read, or is none of these.
-    """
+    """Read the items of a STAC file: an item, an item collection, or a catalogue that links to items."""
     content = _read(name)
     kind = content.get("type") if isinstance(content, Mapping) else None
     if kind in ("Collection", "Catalog"):
@@ -228,15 +210,7 @@ def read_items(name: str) -> Iterator[Item]:
 
 
 def parse_item(content: Any, base: str) -> Item:
-    """Read an item.
-
-    Args:
-        content: The item as JSON.
-        base: Path or address of the file that it is in.
-
-    Raises:
-        SceneError: It is not an item.
-    """
+    """Read an item."""
     if not isinstance(content, Mapping):
         raise _not_stac(base)
     identifier, assets, properties = content.get("id"), content.get("assets"), content.get("properties") or {}

@@ -46,11 +46,7 @@ class ClassPoints:
 
 
 def transform_points(x: Floats, y: Floats, source: CRS, target: CRS) -> tuple[Floats, Floats]:
-    """Coordinates of points in another CRS.
-
-    Raises:
-        SceneError: The points cannot be brought to that CRS.
-    """
+    """Coordinates of points in another CRS."""
     if source == target or not len(x):
         return x, y
     try:

@@ -98,11 +98,7 @@ class Product:
 
 
 def find_product(name: str) -> Product | None:
-    """Return the product that a folder or an archive holds; None if the name is that of anything else.
-
-    Raises:
-        SceneError: It holds several products, or a band twice, or is an archive with a path outside of itself.
-    """
+    """Return the product that a folder or an archive holds; None if the name is that of anything else."""
     files = _list_files(name)
     if files is None:
         return None
@@ -137,9 +133,6 @@ def auto_mask(name: str, product: Product | None) -> ValueMask:
     Args:
         name: The scene as it was given.
         product: The product that it is, if it is one.
-
-    Raises:
-        UsageError: None comes with it.
     """
     mask = product.mask if product is not None else None
     if product is None and "://" not in name and Path(name).is_file():
@@ -176,11 +169,7 @@ def _walk(folder: Path) -> Iterator[Path]:
 
 
 def _members(path: Path) -> list[str]:
-    """The files of an archive.
-
-    Raises:
-        SceneError: One of them would lie outside of the archive.
-    """
+    """The files of an archive."""
     if path.suffix.lower() == ".zip":
         with zipfile.ZipFile(path) as archive:
             members = [entry.filename for entry in archive.infolist() if not entry.is_dir()]
@@ -215,11 +204,7 @@ def _band_file(path: str) -> BandFile | None:
 
 
 def _finest(files: Sequence[BandFile], title: str) -> tuple[BandFile, ...]:
-    """The finest file of each band.
-
-    Raises:
-        SceneError: A band is there twice.
-    """
+    """The finest file of each band."""
     bands: dict[str, BandFile] = {}
     for file in sorted(files, key=lambda file: (file.metres, file.path)):
         other = bands.setdefault(file.band.upper(), file)

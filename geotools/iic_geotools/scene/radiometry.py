@@ -79,11 +79,7 @@ class Rescale:
 
 
 def parse_rescale(text: str) -> tuple[float, float]:
-    """Read "MIN,MAX".
-
-    Raises:
-        UsageError: The text is not two numbers.
-    """
+    """Read "MIN,MAX"."""
     try:
         low, high = (float(number) for number in text.split(","))
     except ValueError:
@@ -254,10 +250,6 @@ def read_radiometry(dataset: Any, path: str) -> Radiometry | None:
     Looked at in this order: scale and offset of the bands; tags scale_factor and add_offset; quantification, offset
     and processing baseline of Sentinel-2; the multipliers in the metadata of Landsat; the name of a Sentinel-2 or
     Landsat product in tags or path.
-
-    Args:
-        dataset: The open raster.
-        path: Its path or address.
     """
     tags = {**dataset.tags(ns="IMD"), **dataset.tags()}
     bands = [{**tags, **dataset.tags(band)} for band in range(1, dataset.count + 1)]
@@ -277,10 +269,6 @@ def stac_radiometry(asset: Mapping[str, Any], count: int) -> Radiometry | None:
 
     Scale and offset are those of `raster:bands`, or since STAC 1.1 `raster:scale` and `raster:offset` of `bands` or
     of the asset itself.
-
-    Args:
-        asset: The asset, with the properties of its item.
-        count: Number of bands of the raster.
     """
     bands = asset.get("raster:bands") or asset.get("bands") or [{}]
     if not isinstance(bands, list) or not all(isinstance(band, Mapping) for band in bands):
@@ -374,12 +362,7 @@ def _product_name(names: Sequence[str], dtypes: Sequence[str]) -> Radiometry | N
 
 
 def landsat_level1(count: int, source: str) -> Radiometry:
-    """The published constants of Landsat 8 and 9, level 1, under a typical sun.
-
-    Args:
-        count: Number of bands.
-        source: Who says that it is Landsat.
-    """
+    """The published constants of Landsat 8 and 9, level 1, under a typical sun."""
     (scale, offset), (sun, height) = _OLI_TOP_OF_ATMOSPHERE, _sun(None)
     return Radiometry((scale / sun,) * count, (offset / sun,) * count, f"{source}, {height}")
 

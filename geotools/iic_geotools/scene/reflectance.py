@@ -121,11 +121,7 @@ def known_reflectance(
 
 
 def check_reflectance(reflectance: Pair) -> Pair:
-    """Check a scale and an offset that a user gives.
-
-    Raises:
-        UsageError: They are not a scale above 0 and an offset.
-    """
+    """Check a scale and an offset that a user gives."""
     scale, offset = reflectance
     if not (math.isfinite(scale) and scale > 0 and math.isfinite(offset)):
         raise UsageError(f"`reflectance` takes a scale above 0 and an offset, not {scale:g},{offset:g}.")

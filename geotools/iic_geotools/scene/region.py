@@ -39,10 +39,6 @@ _EDGES_ACROSS = 256
 def pixels_within(bounds: Bounds, grid: GeoBox) -> Rect:
     """The pixels of a scene that touch some bounds.
 
-    Args:
-        bounds: Left, bottom, right and top in the scene's CRS.
-        grid: Grid of the scene.
-
     Raises:
         UsageError: The bounds hold no area.
         SceneError: The bounds lie outside the scene.
@@ -103,11 +99,7 @@ class Area:
         return sha256(b"".join(shapely.to_wkb(self.polygons))).hexdigest()
 
     def rect(self, width: int, height: int) -> Rect:
-        """The pixels that the bounding box of the polygons touches.
-
-        Raises:
-            SceneError: The polygons lie outside the scene.
-        """
+        """The pixels that the bounding box of the polygons touches."""
         left, top, right, bottom = shapely.total_bounds(self.polygons).tolist()
         rect = _enclosing((left, right), (top, bottom)).intersection(Rect(0, 0, width, height))
         if rect.empty:
@@ -260,13 +252,7 @@ def _near_scene(polygons: Polygons, source: CRS, crs: CRS, extent: Bounds | None
 
 
 def boxes_around(extent: Bounds, crs: CRS, target: CRS) -> tuple[Any, ...]:
-    """Boxes in another CRS that hold an extent with a margin; none if they cannot be known.
-
-    Args:
-        extent: Left, bottom, right and top.
-        crs: CRS of the extent.
-        target: CRS of the boxes.
-    """
+    """Boxes in another CRS that hold an extent with a margin; none if they cannot be known."""
     left, bottom, right, top = transform_bounds(crs, target, *extent)
     if not np.isfinite([left, bottom, right, top]).all():
         return ()
@@ -298,10 +284,6 @@ def choose_region(grid: GeoBox, bounds: Bounds | None, aoi: Path | None) -> tupl
         grid: Grid of the scene.
         bounds: Left, bottom, right and top of the region in the scene's CRS; None for all of the scene.
         aoi: A vector file with an area of interest.
-
-    Raises:
-        UsageError: The scene has no transform, or the bounds hold no area.
-        SceneError: The area of interest cannot be read, or the scene, the bounds and the area do not meet.
     """
     if (bounds or aoi) and (placement := _placement_without_transform(grid)):
         raise UsageError(

@@ -97,11 +97,7 @@ def search_scenes(arguments: SearchArguments) -> list[CatalogueScene]:
 
 
 def check_dates(text: str) -> str:
-    """Check a day, month or year, or the first and the last one.
-
-    Raises:
-        UsageError: The text is neither, or ends before it begins.
-    """
+    """Check a day, month or year, or the first and the last one."""
     first, slash, last = (part.strip() for part in text.partition("/"))
     ends = [first, last] if slash else [first]
     try:

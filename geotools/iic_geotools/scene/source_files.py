@@ -50,11 +50,7 @@ class SourceFile:
 
 
 class _Collection(dict[str, SourceFile]):
-    """The files of a raster so far, by name.
-
-    Args:
-        path: Path or address of the raster.
-    """
+    """The files of a raster so far, by name."""
 
     def __init__(self, path: str) -> None:
         super().__init__()

@@ -41,11 +41,7 @@ class ValueMask:
 
     @classmethod
     def of(cls, argument: MaskArgument) -> Self:
-        """The mask that an argument means.
-
-        Raises:
-            UsageError: The values are none, or not whole numbers.
-        """
+        """The mask that an argument means."""
         if isinstance(argument, str):
             raise UsageError(f'`mask` takes a raster and its values, not "{argument}", for this scene.')
         path, values = argument
@@ -58,10 +54,6 @@ class ValueMask:
         """The mask on a scene's grid, as a source of a virtual band: 0 where there is no data, and 255 elsewhere.
 
         Each pixel of the scene takes the nearest pixel of the mask.
-
-        Args:
-            grid: The grid of the scene.
-            scene: Name of the scene, for error messages.
 
         Raises:
             SceneError: The mask cannot be opened, or does not cover the scene.

@@ -71,10 +71,6 @@ def list_fields(path: Path, what: str) -> list[str]:
 def read_metadata(path: Path, what: str) -> dict[str, str]:
     """What the first layer of a vector file says about itself.
 
-    Args:
-        path: Path of the file.
-        what: What the file is to the user.
-
     Raises:
         SceneError: The file cannot be read.
         MissingPackageError: Vector files cannot be read here.
@@ -208,11 +204,7 @@ def write_package(
 
 
 def check_package(written: Path, layer: str, count: int) -> None:
-    """Check that a layer is whole: GDAL goes on without its spatial index if that does not fit on the disk.
-
-    Raises:
-        OSError: It is not.
-    """
+    """Check that a layer is whole: GDAL goes on without its spatial index if that does not fit on the disk."""
     info = pyogrio.read_info(written, layer=layer, force_feature_count=True)
     if info["features"] != count or not info["capabilities"]["fast_spatial_filter"]:
         raise OSError(ENOSPC, os.strerror(ENOSPC))

@@ -90,9 +90,6 @@ def check_outputs(card: Card, batch: tuple[int, ...], outputs: Mapping[str, NDAr
         card: The card of the model.
         batch: Shape of the pixels [N, bands, H, W] that the graph was given.
         outputs: What it returned: labels, and confidence if that was asked for.
-
-    Raises:
-        ModelError: An output has another shape or type, or a label is not a class of the card.
     """
     shape = output_shape(card, batch)
     problem = next(filter(None, (_wrong_output(*output, shape) for output in outputs.items())), None)
@@ -130,11 +127,7 @@ def usable_devices() -> tuple[Device, ...]:
 
 
 def import_onnxruntime() -> Any:
-    """Return the package, imported so that it keeps to itself.
-
-    Raises:
-        MissingPackageError: It is not installed.
-    """
+    """Return the package, imported so that it keeps to itself."""
     # Since 1.31 it would keep an id of the machine and a database of events in the cache of the user.
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     try:

@@ -27,11 +27,7 @@ class Gpu:
 
 
 def cuda_runtime() -> Any:
-    """Return NVIDIA's bindings of the CUDA runtime.
-
-    Raises:
-        MissingPackageError: They are not installed.
-    """
+    """Return NVIDIA's bindings of the CUDA runtime."""
     try:
         from cuda.bindings import runtime
     except ImportError as error:
@@ -40,11 +36,7 @@ def cuda_runtime() -> Any:
 
 
 def succeed(result: tuple[Any, ...]) -> Any:
-    """Return the value of a call to the CUDA runtime.
-
-    Raises:
-        DeviceError: The call failed.
-    """
+    """Return the value of a call to the CUDA runtime."""
     error, *values = result
     if int(error) != 0:
         raise DeviceError(
@@ -54,11 +46,7 @@ def succeed(result: tuple[Any, ...]) -> Any:
 
 
 def find_gpu() -> Gpu:
-    """Return the first GPU.
-
-    Raises:
-        DeviceError: There is no GPU that can be used.
-    """
+    """Return the first GPU."""
     cuda = cuda_runtime()
     error, count = cuda.cudaGetDeviceCount()
     if int(error) != 0 or not count:
@@ -127,11 +115,7 @@ class Slot(Protocol):
 
 
 class Slots:
-    """The slots of a device, one for each thread that asks at a time; others wait.
-
-    Args:
-        slots: The slots.
-    """
+    """The slots of a device, one for each thread that asks at a time; others wait."""
 
     def __init__(self, slots: Iterable[Slot]) -> None:
         self._idle: SimpleQueue[Slot] = SimpleQueue()

@@ -147,11 +147,7 @@ class BoundSlot:
 
 
 def _load_libraries(runtime: Any, device: Device, card: Card) -> None:
-    """Load the libraries of CUDA and TensorRT that were installed as packages, where the system does not look.
-
-    Raises:
-        DeviceError: TensorRT has no such pixels.
-    """
+    """Load the libraries of CUDA and TensorRT that were installed as packages, where the system does not look."""
     if device == "tensorrt":
         if card.dtype in ("int16", "uint16"):
             raise DeviceError(

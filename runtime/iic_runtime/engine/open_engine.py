@@ -140,9 +140,6 @@ def choose_spec(card: Card, settings: EngineSettings) -> EngineSpec:
     Args:
         card: The card of the model.
         settings: How it is run, on a device that is not "auto".
-
-    Raises:
-        UsageError: Nothing fits into the memory, or a number is not positive.
     """
     device, threads = settings.device, settings.threads
     tile, batch, max_memory = settings.tile, settings.batch, settings.max_memory
@@ -223,9 +220,6 @@ def check_machine(card: Card, spec: EngineSpec, longest: int) -> None:
         card: The card of the model.
         spec: How it is run.
         longest: The longer side of the scene in pixels, which no tile exceeds.
-
-    Raises:
-        UsageError: It needs more.
     """
     spec = replace(spec, tile=min(spec.tile, longest))
     needed, present = estimate_memory(card, spec), memory_of_machine()
@@ -242,9 +236,6 @@ def check_work(pixels: int, grid: GeoBox) -> None:
     Args:
         pixels: Number of pixels to label.
         grid: The grid that they are on.
-
-    Raises:
-        SceneError: They are too many.
     """
     if pixels > MAX_PIXELS:
         raise SceneError(

@@ -67,11 +67,7 @@ class EngineParity:
         return self.equal and self.speed >= MIN_SPEED
 
     def check(self, engine: str, name: str) -> None:
-        """Refuse an engine that does not give the map of a model.
-
-        Raises:
-            DeviceError: Tiles do not equal the whole image, or too many labels differ.
-        """
+        """Refuse an engine that does not give the map of a model."""
         if not self.tiles_equal:
             raise DeviceError(
                 f"{engine} gives the model {name} other labels in tiles than on the whole image, so maps would "

@@ -24,12 +24,7 @@ OLDEST, NEWEST = 10, 11
 
 
 def import_tensorrt() -> Any:
-    """Import the package `tensorrt`.
-
-    Raises:
-        MissingPackageError: It is not installed.
-        DeviceError: Its version is not supported.
-    """
+    """Import the package `tensorrt`."""
     try:
         import tensorrt
     except ImportError as error:

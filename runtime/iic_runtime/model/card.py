@@ -295,11 +295,7 @@ class Card:
 def check_reflectance_applies(
     card: Card, rescale: str | None, reflectance: tuple[float, float] | None
 ) -> None:
-    """Refuse `reflectance` where it has no meaning.
-
-    Raises:
-        UsageError: The model does not take reflectance, or `rescale` says something else.
-    """
+    """Refuse `reflectance` where it has no meaning."""
     if reflectance is None:
         return
     if card.values != "reflectance":

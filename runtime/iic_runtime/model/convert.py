@@ -45,11 +45,6 @@ def convert_model(
 
     Returns:
         The share of labels that are equal.
-
-    Raises:
-        ModelError: The model is not one of pixels in float32, or the converted one gives other labels, or other labels
-            in tiles.
-        UsageError: `min_agreement` is not a share, or another precision is asked for.
     """
     if precision != "fp16":
         raise UsageError(f"`precision` must be fp16, not {precision}; iic-export writes int8.")

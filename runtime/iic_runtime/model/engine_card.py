@@ -35,11 +35,7 @@ class EngineFacts:
     sha256: str
 
     def fit(self, tile: int | None, batch: int | None) -> tuple[int, int]:
-        """Return the tile and batch to run, by default those that the engine was built for.
-
-        Raises:
-            UsageError: The engine was built for less.
-        """
+        """Return the tile and batch to run, by default those that the engine was built for."""
         for name, value, largest in (("tile", tile, self.tile), ("batch", batch, self.batch)):
             if value is not None and value > largest:
                 raise UsageError(
@@ -65,9 +61,6 @@ def read_engine_card(path: Path, content: bytes) -> tuple[Card, EngineFacts]:
     Args:
         path: Path of the engine.
         content: Its bytes.
-
-    Raises:
-        ModelError: The card is missing, damaged, or that of another engine.
     """
     card_path = engine_card_path(path)
     try:

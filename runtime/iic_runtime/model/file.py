@@ -105,9 +105,6 @@ class ModelFile:
             path: Where it was read from.
             content: The bytes of the file.
             trusted: Whether it comes with this package, so that its graph need not be checked.
-
-        Raises:
-            ModelError: The content is not a model, or there is no valid card.
         """
         try:
             if path.suffix.lower() == ENGINE_SUFFIX:
@@ -144,11 +141,7 @@ def write_model(path: Path, model: ModelFile) -> None:
 
 
 def read_metadata(model: bytes) -> dict[str, str]:
-    """Return the metadata of a serialised model.
-
-    Raises:
-        ModelError: The bytes are not an ONNX model.
-    """
+    """Return the metadata of a serialised model."""
     metadata: dict[str, str] = {}
     fields = _parse(model)
     if not {_IR_VERSION, _GRAPH} <= {field.number for field in fields}:
@@ -184,11 +177,7 @@ def _text(value: bytes) -> str:
 
 
 def refuse_unsafe_graph(model: bytes) -> None:
-    """Refuse a serialised model that refers to other files or has loops.
-
-    Raises:
-        ModelError: It does, or it is not an ONNX model.
-    """
+    """Refuse a serialised model that refers to other files or has loops."""
     pending = [("model", memoryview(model), 0)]
     while pending:
         kind, message, depth = pending.pop()
@@ -226,11 +215,7 @@ def _check_tensor(content: list[tuple[int, memoryview]]) -> None:
 
 
 def parse(message: bytes) -> list[Field]:
-    """Split a message into its fields.
-
-    Raises:
-        ValueError: The bytes are not a message, or a truncated one.
-    """
+    """Split a message into its fields."""
     try:
         return [Field(*field) for field in fields(message)]
     except IndexError as error:

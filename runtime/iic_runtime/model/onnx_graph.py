@@ -112,11 +112,7 @@ class OnnxGraph:
 
     @classmethod
     def parse(cls, content: bytes) -> "OnnxGraph":
-        """Read a serialised model.
-
-        Raises:
-            ModelError: The bytes are not an ONNX model.
-        """
+        """Read a serialised model."""
         try:
             fields = parse(content)
             (graph,) = (parse(field.value) for field in fields if field.number == _MODEL_GRAPH)
@@ -187,11 +183,7 @@ class OnnxGraph:
         return self.model + encode(_MODEL_GRAPH, b"".join(parts) + self.others)
 
     def weight(self, name: str) -> Array:
-        """Return an initialiser of floats as an array of float32.
-
-        Raises:
-            ModelError: There is none of this name, or its type is not known here.
-        """
+        """Return an initialiser of floats as an array of float32."""
         if name not in self.weights:
             raise ModelError(f"Its graph has no weights named {name}.")
         return _read_tensor(self.weights[name])
@@ -203,11 +195,7 @@ class OnnxGraph:
         )
 
     def channels_of(self, output: str) -> int:
-        """Return the number of channels of an output `[n, channels, h, w]`.
-
-        Raises:
-            ModelError: The graph does not say it.
-        """
+        """Return the number of channels of an output `[n, channels, h, w]`."""
         message = self.outputs.get(output, b"")
         for number in (2, 1, 2):  # type, tensor type, shape
             message = next((field.value for field in parse(message) if field.number == number), b"")
@@ -217,11 +205,7 @@ class OnnxGraph:
         return varint(sizes[1][0].value)[0]
 
     def producer(self, tensor: str) -> Node:
-        """Return the node that makes a tensor.
-
-        Raises:
-            ModelError: There is none.
-        """
+        """Return the node that makes a tensor."""
         for node in self.nodes:
             if tensor in node.outputs:
                 return node

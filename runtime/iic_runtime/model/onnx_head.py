@@ -202,11 +202,7 @@ def smoothing_reach(content: bytes) -> int:
 
 
 def probabilities_tensor(graph: OnnxGraph) -> str:
-    """Return the tensor of which a graph's labels are the largest channel.
-
-    Raises:
-        ModelError: Labels are not made in this way.
-    """
+    """Return the tensor of which a graph's labels are the largest channel."""
     tensor = "labels"
     for _ in graph.nodes:
         node = graph.producer(tensor)
@@ -409,9 +405,6 @@ def bank_graph(bank: Bank, dtype: str, base: bytes | None = None, base_classes: 
 
     Returns:
         The graph, and the number of its features.
-
-    Raises:
-        ModelError: The model's head cannot be replaced, or its graph is of an older version.
     """
     if base is None:
         empty = OnnxGraph.empty(len(bank.bands), dtype)

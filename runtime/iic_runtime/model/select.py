@@ -286,9 +286,6 @@ def record_export(model: Path, run: Path) -> bool:
 def exported_model(task: Task) -> ModelFile | None:
     """Return the model that was exported to the working directory, and log that it is used.
 
-    Args:
-        task: What the model is to be used for; a model for another task is left alone.
-
     Raises:
         ModelError: The file is the one that was written, but cannot be used as a model.
     """

@@ -102,11 +102,7 @@ def validate_model(model: Model, device: Device = "cpu", seed: int = 0) -> list[
 
 
 def memory_per_pixel(model: Path) -> int:
-    """Bytes per pixel by which the peak memory grows with the size of the image, measured in a new process.
-
-    Raises:
-        ModelError: The model cannot be run.
-    """
+    """Bytes per pixel by which the peak memory grows with the size of the image, measured in a new process."""
     command = [sys.executable, "-m", "iic_runtime.model.validate", str(model)]
     process = subprocess.run(command, capture_output=True, text=True, check=False)
     if process.returncode:

@@ -191,14 +191,7 @@ class View:
 
 
 class Observer:
-    """What a model sees at clicks and over the scene; what was looked at once is kept.
-
-    Args:
-        outputs: The model.
-        reading: How the scene is read.
-        grid: The grid that it is read on.
-        card: The model's card.
-    """
+    """What a model sees at clicks and over the scene; what was looked at once is kept."""
 
     def __init__(self, outputs: Outputs, reading: SceneSource, grid: GeoBox, card: Card) -> None:
         self.reading, self.grid, self.card = reading, grid, card
@@ -220,11 +213,7 @@ class Observer:
         return Statistics(features, values)
 
     def spread_views(self, progress: OnProgress = silent) -> list[View]:
-        """Return views of tiles spread over the scene.
-
-        Raises:
-            SceneError: None of them holds data.
-        """
+        """Return views of tiles spread over the scene."""
         _, width = self._tiles.shape
         numbers = spread_numbers(self._tiles)
         views = []

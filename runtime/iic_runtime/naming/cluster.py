@@ -163,9 +163,6 @@ def fit_clusters(
         count: Number of clusters.
         seed: Seed of the sampling and of the first centres.
         progress: Called with reports of how far the work is.
-
-    Raises:
-        SceneError: The scene holds too little data.
     """
     rng = np.random.default_rng(seed)
     views = observer.spread_views(progress)
@@ -217,9 +214,6 @@ def fit_date_clusters(
     The colours are those of the first date.
 
     The other arguments are those of `fit_clusters`.
-
-    Raises:
-        SceneError: The dates have too little data in common.
     """
     rng = np.random.default_rng(seed)
     samples = dates.sample(PAIRS, rng, progress)

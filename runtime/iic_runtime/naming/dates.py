@@ -66,11 +66,7 @@ class Dates:
         ]
 
     def sample(self, count: int, rng: np.random.Generator, progress: OnProgress = silent) -> list[Doubles]:
-        """Return features `[N, F]` of each date at the same places, about `count` of them, spread over the grid.
-
-        Raises:
-            SceneError: No pixel that was looked at holds data on all dates.
-        """
+        """Return features `[N, F]` of each date at the same places, about `count` of them, spread over the grid."""
         tiles = TileGrid(self.grid.width, self.grid.height, TILE, 0, 1)
         numbers = spread_numbers(tiles)
         rows: list[list[Doubles]] = [[] for _ in self.observers]

@@ -203,10 +203,6 @@ def choose_members(groups: Sequence[FeatureGroup], size: int) -> list[Ints]:
 
     Close surroundings generalise better from few clicks, wide ones tell more; and what was learnt on a scene may be
     less or more than what a fixed rule computes. The mean of heads on each does better than a head on all.
-
-    Args:
-        groups: Kinds of the features, in order.
-        size: Number of features.
     """
     everything = np.arange(size)
     if sum(group.size for group in groups) != size:

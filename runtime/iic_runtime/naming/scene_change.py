@@ -118,11 +118,7 @@ class Mixture:
 
     @classmethod
     def of(cls, samples: Sequence[Doubles], groups: Sequence[FeatureGroup]) -> "Mixture":
-        """Fit to features `[N, F]` of the same places on two dates.
-
-        Raises:
-            SceneError: There are too few places.
-        """
+        """Fit to features `[N, F]` of the same places on two dates."""
         if len(np.unique(samples[0], axis=0)) < FEWEST:
             raise SceneError(
                 f"The dates have fewer than {FEWEST} different pixels in common, too few to tell what has changed."

@@ -164,11 +164,7 @@ def open_outputs(file: ModelFile, device: Device = "auto", threads: int | None =
 
 
 def prove(out: Path, content: bytes) -> None:
-    """Run a finished model to check that it keeps what its card says, exact tiling included.
-
-    Raises:
-        ModelError: It does not, so it must not be written.
-    """
+    """Run a finished model to check that it keeps what its card says, exact tiling included."""
     broken = [check for check in validate_model(ModelFile.parse(out, content)) if not check.kept]
     if broken:
         failures = "; ".join(f"not so: {check.promise} ({check.detail})" for check in broken)
@@ -233,11 +229,7 @@ def data_bands(info: SceneInfo, bands: Sequence[str | int] | None = None) -> tup
 
 
 def scene_card(info: SceneInfo, bidx: tuple[int, ...], nodata: float | None = None) -> Card:
-    """Return the card of a model that takes some bands of a scene as they are.
-
-    Raises:
-        SceneError: The bands have different types or nodata values, or there is no data.
-    """
+    """Return the card of a model that takes some bands of a scene as they are."""
     source = SceneSource(
         path=info.path,
         bidx=bidx,
@@ -267,11 +259,7 @@ def scene_card(info: SceneInfo, bidx: tuple[int, ...], nodata: float | None = No
 
 
 def sample_pixels(source: SceneSource, grid: GeoBox) -> NDArray[Any]:
-    """Return values `[bands, N]`, as a model takes them, of pixels that hold data, spread over a scene.
-
-    Raises:
-        SceneError: None of the tiles that are looked at holds data.
-    """
+    """Return values `[bands, N]`, as a model takes them, of pixels that hold data, spread over a scene."""
     parts = []
     for _, pixels in read_spread(source, TileGrid(grid.width, grid.height, TILE, 0, 1)):
         flat = pixels.values.reshape(len(pixels.values), -1)

@@ -83,11 +83,7 @@ class Cluster:
                 self._client.cancel(futures, force=True)
 
     def _as_completed(self, futures: Sequence[Any]) -> Iterator[Any]:
-        """Yield futures as they are done; give up if there has been no worker for a while.
-
-        Raises:
-            DeviceError: The scheduler is gone, or all workers are.
-        """
+        """Yield futures as they are done; give up if there has been no worker for a while."""
         done = distributed.as_completed(futures, loop=self._client.loop)
         seen = looked = time.monotonic()
         while not done.is_empty():
@@ -203,12 +199,6 @@ def _without_tracebacks() -> Iterator[None]:
 
 def label_group(plan: Plan, hosts: Mapping[str, int], ticket: str, parts: Sequence[Part]) -> list[list[bool]]:
     """Write parts in a worker. Parts that exist already, from a worker whose reply was lost, are not written again.
-
-    Args:
-        plan: The plan of the run.
-        hosts: The number of workers per host.
-        ticket: The ticket of the folder of parts, which changes when the folder is used for other work.
-        parts: The parts.
 
     Returns:
         For each tile of each part, whether it held data.

@@ -368,12 +368,7 @@ def _assume(info: SceneInfo, names: tuple[str | None, ...], reason: str) -> tupl
 
 
 class BandOrderError(SceneError):
-    """Two orders of the bands of a scene are about as probable as each other.
-
-    Args:
-        message: What to do.
-        readings: The names of the bands, in both orders.
-    """
+    """Two orders of the bands of a scene are about as probable as each other."""
 
     def __init__(self, message: str, readings: Sequence[tuple[str | None, ...]] = ()) -> None:
         super().__init__(message)

@@ -92,11 +92,7 @@ def knows_novelty(card: Card, reading: SceneSource) -> bool:
 
 
 def check_novelty(title: str, card: Card, reading: SceneSource) -> None:
-    """Refuse `novelty` for scenes and models of which it is unknown.
-
-    Raises:
-        UsageError: The model does not take reflectance, or that of the scene is unknown.
-    """
+    """Refuse `novelty` for scenes and models of which it is unknown."""
     if knows_novelty(card, reading):
         return
     if card.values != "reflectance":

@@ -57,11 +57,7 @@ class PartFolder:
         return sha256((self.path / MANIFEST).read_bytes()).hexdigest()
 
     def check_ticket(self) -> None:
-        """Make sure that the folder exists and is still for the work it was handed out for.
-
-        Raises:
-            OutputError: It is not.
-        """
+        """Make sure that the folder exists and is still for the work it was handed out for."""
         try:
             changed = self._ticket not in (None, self.ticket())
         except OSError as error:
@@ -85,11 +81,7 @@ class PartFolder:
         return self.file(self.layers[0], index).stat().st_size > _SEAL.size
 
     def check(self, parts: Iterable[Part]) -> None:
-        """Make sure that all parts are complete and unharmed.
-
-        Raises:
-            OutputError: One of them is not.
-        """
+        """Make sure that all parts are complete and unharmed."""
         if not all(self.has(part.index) for part in parts):
             raise OutputError(
                 f"Parts in {self.path} were changed during the run; run the same command again."

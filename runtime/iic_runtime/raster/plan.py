@@ -69,11 +69,7 @@ class Unsure:
 
 
 def choose_unsure(card: Card, settings: UnsureSettings) -> Unsure | None:
-    """Choose what becomes of unsure pixels; None if every pixel keeps its label.
-
-    Raises:
-        UsageError: The probability is not between 0 and 1, or a class of unsure pixels does not fit into the legend.
-    """
+    """Choose what becomes of unsure pixels; None if every pixel keeps its label."""
     min_confidence, unsure_class = settings.min_confidence, settings.unsure_class
     if not 0 <= min_confidence <= 1:
         raise UsageError(f"`min_confidence` must be between 0 and 1, not {min_confidence:g}.")

@@ -227,11 +227,7 @@ def _announce(plan: Plan) -> None:
 
 
 def _check_sources(plan: Plan, folder: PartFolder) -> None:
-    """Refuse to make a map from parts of two versions of a scene, and remove them.
-
-    Raises:
-        SceneError: A file of the scene changed, or a server does not tell.
-    """
+    """Refuse to make a map from parts of two versions of a scene, and remove them."""
     if plan.sources is None:
         return
     present = identify_sources(plan.scene.path, plan.scene.files)

@@ -71,9 +71,6 @@ def read_clicks_file(path: Path) -> tuple[list[Click], list[MapClass]]:
     """Read what `write_clicks` wrote, as QGIS may have changed it.
 
     Points that were added elsewhere need only a class; a point without one is left out.
-
-    Raises:
-        SceneError: The file cannot be read, or was not written by `write_clicks`.
     """
     metadata = read_metadata(path, "The clicks")
     shapes = read_shapes(path, "The clicks", None)

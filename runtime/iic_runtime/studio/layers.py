@@ -33,13 +33,7 @@ Tile = tuple[Labels, Labels]
 
 
 class BundledLayer:
-    """What the bundled model makes of a scene before anybody teaches it.
-
-    Args:
-        segmenter: The model.
-        reading: How it reads the scene.
-        grid: The grid that it reads it on.
-    """
+    """What the bundled model makes of a scene before anybody teaches it."""
 
     def __init__(self, segmenter: Segmenter, reading: SceneSource, grid: GeoBox) -> None:
         self._segmenter, self._reading, self.grid = segmenter, reading, grid
@@ -112,12 +106,7 @@ class BundledLayer:
 
 
 class FileLayer:
-    """A finished map and its confidence.
-
-    Args:
-        map: The map.
-        confidence: Its confidence.
-    """
+    """A finished map and its confidence."""
 
     def __init__(self, map: Path, confidence: Path) -> None:
         self._map, self._confidence = map, confidence

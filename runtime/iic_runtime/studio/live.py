@@ -28,11 +28,7 @@ class _StoppedError(Exception):
 
 
 class LiveSession:
-    """A session that fits and maps in the background.
-
-    Args:
-        session: The session.
-    """
+    """A session that fits and maps in the background."""
 
     def __init__(self, session: Session) -> None:
         self.session = session

@@ -70,9 +70,6 @@ def serve(
         port: The port; 0 for any that is free.
         browser: Whether to open the page.
         on_ready: Called with the address of the page.
-
-    Raises:
-        OutputError: The port is taken.
     """
     token = secrets.token_urlsafe(24)
     with socket.socket() as listener:

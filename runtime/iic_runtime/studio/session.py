@@ -231,11 +231,7 @@ class Session:
         return self.teacher.grid
 
     def pixel(self, x: float, y: float) -> tuple[int, int]:
-        """Return row and column of a place in the scene's CRS.
-
-        Raises:
-            UsageError: It lies outside the scene.
-        """
+        """Return row and column of a place in the scene's CRS."""
         column, row = ~self.grid.transform @ (x, y)
         inside = 0 <= column < self.grid.width and 0 <= row < self.grid.height
         if not inside:
@@ -276,9 +272,6 @@ class Session:
         Args:
             name: Name of the class.
             colour: Its colour, "#rrggbb"; by default one that goes with the name.
-
-        Raises:
-            UsageError: The name or the colour cannot be used.
         """
         name = class_text(name)
         check_class_name(name)
@@ -295,11 +288,7 @@ class Session:
             return entry
 
     def change_class(self, name: str, *, new_name: str | None = None, colour: str | None = None) -> None:
-        """Change the name or the colour of a class.
-
-        Raises:
-            UsageError: There is no such class, or the new name or colour cannot be used.
-        """
+        """Change the name or the colour of a class."""
         with self._lock:
             index = self._class_index(name)
             entry = self._classes[index]
@@ -493,12 +482,7 @@ class Session:
         return None if lesson is None else self._features.label(address, lesson)
 
     def suggest(self, tiles: Sequence[TileAddress], count: int = 5) -> list[Point]:
-        """Return the places of a view that the clicks leave least certain: where to click next.
-
-        Args:
-            tiles: The tiles of the view, all of one level.
-            count: At most this many places.
-        """
+        """Return the places of a view that the clicks leave least certain: where to click next."""
         lesson = self.lesson
         if lesson is None or not tiles:
             return []
@@ -510,9 +494,6 @@ class Session:
 
     def find_clusters(self, count: int = 8) -> tuple[Cluster, ...]:
         """Find what differs in the scene without any click, the largest first: a start for naming.
-
-        Args:
-            count: Number of clusters.
 
         Raises:
             IICError: The scene cannot be read or holds too little data, or the model has no features to find them in.
@@ -538,9 +519,6 @@ class Session:
         Args:
             number: The cluster, counted from 0.
             name: Name of the class.
-
-        Raises:
-            UsageError: There is no such cluster, no place is typical of it, or the name cannot be used.
         """
         if not 0 <= number < len(self.clusters):
             raise UsageError(f"There is no cluster {number}.")

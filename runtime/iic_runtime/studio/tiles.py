@@ -48,11 +48,7 @@ class TileAddress:
         return 1 << self.level
 
     def rect(self, grid: GeoBox) -> Rect:
-        """Return the pixels of a grid that the tile covers.
-
-        Raises:
-            UsageError: The tile lies outside the grid.
-        """
+        """Return the pixels of a grid that the tile covers."""
         side = TILE * self.step
         square = Rect(self.column * side, self.row * side, side, side)
         rect = square.intersection(Rect(0, 0, grid.width, grid.height))
@@ -103,13 +99,7 @@ class KeptValues(Generic[Value]):
 
 
 class Imagery:
-    """Pictures of a scene, each band stretched by its 2nd and 98th percentile over the whole scene.
-
-    Args:
-        info: The scene.
-        reading: How a model reads it.
-        bands: Names of the bands that it reads.
-    """
+    """Pictures of a scene, each band stretched by its 2nd and 98th percentile over the whole scene."""
 
     def __init__(self, info: SceneInfo, reading: SceneSource, bands: Sequence[str]) -> None:
         self._info = info
@@ -245,13 +235,7 @@ def find_unsure(
 def find_typical(
     tiles: Mapping[TileAddress, tuple[Labels, Labels]], label: int, count: int
 ) -> list[tuple[int, int]]:
-    """Return rows and columns of the places that a fit takes for a label with most certainty, apart from each other.
-
-    Args:
-        tiles: Labels and confidence of tiles, all of one level.
-        label: The label.
-        count: At most this many places.
-    """
+    """Return rows and columns of the places that a fit takes for a label with most certainty, apart from each other."""
     step = next(iter(tiles)).step
     cells = []
     for tile, (labels, confidence) in tiles.items():

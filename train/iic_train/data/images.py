@@ -164,12 +164,7 @@ def _stl10(root: Path, *, overcluster: bool, unlabelled: bool, download: bool) -
 
 
 def read_folds(name: str, root: Path) -> list[NDArray[np.int64]]:
-    """Return the training images of each fold that a data set defines: ten of 1000 images for STL10.
-
-    Raises:
-        UsageError: The data set defines none.
-        DataError: The file of the folds is missing or damaged.
-    """
+    """Return the training images of each fold that a data set defines: ten of 1000 images for STL10."""
     if name != "stl10":
         raise UsageError(f"{name} defines no folds; only stl10 does.")
     path = root / "stl10_binary" / "fold_indices.txt"

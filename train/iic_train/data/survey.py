@@ -266,9 +266,6 @@ def sample_constants(scenes: Scenes) -> tuple[tuple[float, ...], tuple[float, ..
 
     A low and a high percentile of the valid pixels of all scenes become 0 and 1. Scenes that are rescaled as they
     are read already have their range.
-
-    Raises:
-        DataError: No scene has a pixel with data.
     """
     rng = np.random.default_rng(0)
     reader = SceneReader(scenes)

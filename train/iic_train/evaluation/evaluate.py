@@ -287,10 +287,6 @@ def evaluate_clusters(
         clusters: Number of clusters of each sub-head.
         chosen: The sub-head that was chosen by its loss.
         protocol: How clusters are matched and images are read.
-
-    Raises:
-        DataError: The data set has no labels.
-        UsageError: There is no such sub-head.
     """
     classes = len(dataset.classes)
     shares = _Shares(len(dataset.map), clusters, classes, protocol.seed)

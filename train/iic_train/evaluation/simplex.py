@@ -28,14 +28,7 @@ KEPT_IMAGES = 400
 
 
 def keep_simplex(run: Run, network: Network, dataset: Dataset, epoch: int) -> None:
-    """Keep where a few images stand after an epoch, if this is one of the epochs to keep.
-
-    Args:
-        run: The run.
-        network: Its network, which is left in eval mode.
-        dataset: Images of the run.
-        epoch: Number of finished epochs.
-    """
+    """Keep where a few images stand after an epoch, if this is one of the epochs to keep."""
     if run.config.dense or epoch & (epoch - 1) or not len(dataset.test):
         return
     indices = even_sample(dataset.test, KEPT_IMAGES)

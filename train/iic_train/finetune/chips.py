@@ -41,11 +41,7 @@ class Legend:
         self._codes: dict[frozenset[str], int] = {frozenset(): 0}
 
     def code(self, classes: Sequence[str]) -> int:
-        """Return the code of a set of classes.
-
-        Raises:
-            DataError: There are more than 255 different sets.
-        """
+        """Return the code of a set of classes."""
         code = self._codes.setdefault(frozenset(classes), len(self._codes))
         if code > np.iinfo(np.uint8).max:
             raise DataError("The labels allow more than 255 different sets of classes: group their values.")
@@ -170,9 +166,6 @@ def read_dense_labels(path: str | Path) -> list[DenseChip]:
       `"3x40 4x88"`; an empty text repeats the row above;
     - `drawn_from`: what was looked at, and `note`: what is in it and what was left unlabelled;
     - `locked`: whether it is kept for judging, so that nothing may learn from it or be chosen on it.
-
-    Raises:
-        DataError: It is no such file, or rows do not fill their window.
     """
     try:
         with gzip.open(path, "rt", encoding="utf-8") as file:
@@ -187,12 +180,7 @@ def read_dense_labels(path: str | Path) -> list[DenseChip]:
 
 
 def write_dense_labels(path: str | Path, chips: Iterable[DenseChip]) -> None:
-    """Write chips to a file; the same chips give the same bytes.
-
-    Raises:
-        DataError: Two chips have the same name, labels of another shape than their window or above the number of
-            classes, or two of the same legend different classes.
-    """
+    """Write chips to a file; the same chips give the same bytes."""
     legends: dict[str, list[str]] = {}
     records: dict[str, dict[str, Any]] = {}
     for chip in chips:

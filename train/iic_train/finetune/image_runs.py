@@ -415,11 +415,7 @@ class FinetunedNetwork(Network):
 
 
 def load_finetuned(run: Run) -> tuple[FinetunedNetwork, dict[str, Any]]:
-    """Load what `finetune_run` wrote: the network in eval mode on the CPU, and the record of its training.
-
-    Raises:
-        TrainingError: The run was not fine-tuned, or the weights are damaged.
-    """
+    """Load what `finetune_run` wrote: the network in eval mode on the CPU, and the record of its training."""
     weights, record = run.path / FINETUNED, run.path / RECORD
     if not (weights.is_file() and record.is_file()):
         raise TrainingError(f"The run {run.path} is not fine-tuned: iic-train finetune {run.path}")

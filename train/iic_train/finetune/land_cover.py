@@ -446,12 +446,7 @@ def _fit_context(
 
 
 def imagenet_weights() -> dict[str, Tensor]:
-    """Return the weights of EfficientNet-Lite0 that its authors trained on ImageNet.
-
-    Raises:
-        MissingPackageError: The package that holds them is not installed.
-        DataError: The file is another one.
-    """
+    """Return the weights of EfficientNet-Lite0 that its authors trained on ImageNet."""
     try:
         package = import_module(WEIGHTS_PACKAGE)
     except ImportError as error:

@@ -190,11 +190,7 @@ class Learner:
         self.mean = {name: value.clone() for name, value in self.network.state_dict().items()}
 
     def train_epoch(self, epoch: int) -> float:
-        """Train for the steps of an epoch, counted from 1, and return the mean loss.
-
-        Raises:
-            TrainingError: The loss is not finite.
-        """
+        """Train for the steps of an epoch, counted from 1, and return the mean loss."""
         total = 0.0
         torch.manual_seed(seed_of((self.config.seed, epoch)))  # for dropout
         unlabelled = self._unlabelled_batches(epoch)

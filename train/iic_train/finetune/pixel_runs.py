@@ -374,11 +374,7 @@ def _train_config(
 
 
 def _find_classes(source: LabelSource) -> tuple[str, ...]:
-    """Return the names of all classes of the labels, in alphabetical order.
-
-    Raises:
-        DataError: There are more of them than a map can hold.
-    """
+    """Return the names of all classes of the labels, in alphabetical order."""
     names = set(scene_classes(source).values())
     if names:
         return tuple(sorted(names))

@@ -210,11 +210,7 @@ def own_names(classes: Sequence[str]) -> tuple[Meaning, ...]:
 
 
 def parse_meanings(label_class: Sequence[str]) -> tuple[Meaning, ...]:
-    """Read classes written as NAME=VALUE,VALUE...; a value under two classes may be either of them.
-
-    Raises:
-        UsageError: A text is not of this form.
-    """
+    """Read classes written as NAME=VALUE,VALUE...; a value under two classes may be either of them."""
     classes_of: dict[str, list[str]] = {}
     for text in label_class:
         name, _, values = text.partition("=")

@@ -134,11 +134,7 @@ class PretrainedContext(nn.Module):
 
     @torch.no_grad()
     def load_imagenet(self, weights: Mapping[str, Tensor]) -> None:
-        """Take over the encoder's weights from those of EfficientNet-Lite0; channels beyond the colours start at 0.
-
-        Raises:
-            DataError: The weights are not those of EfficientNet-Lite0.
-        """
+        """Take over the encoder's weights from those of EfficientNet-Lite0; channels beyond the colours start at 0."""
         own = [*_weights(self.stem.state_dict()), *_weights(self.stages.state_dict())]
         first, *others = _weights(weights)
         known = [F.pad(first, (0, 0, 0, 0, 0, own[0].shape[1] - 3)), *others]

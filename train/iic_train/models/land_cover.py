@@ -56,13 +56,7 @@ def local_statistics(channels: Tensor, level: int, sides: Sequence[int]) -> Tens
 
 
 class LocalPath(nn.Module):
-    """A perceptron on each pixel's channels and the statistics of squares around it.
-
-    Args:
-        channels: Number of input channels.
-        widths: Number of channels of its two layers.
-        squares: The squares around a pixel whose statistics it sees.
-    """
+    """A perceptron on each pixel's channels and the statistics of squares around it."""
 
     def __init__(self, channels: int, widths: Sequence[int], squares: Squares) -> None:
         super().__init__()

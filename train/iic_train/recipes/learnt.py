@@ -94,11 +94,7 @@ def _with_files(source: LabelSource, folder: Path) -> LabelSource:
 
 
 def _label_of(scene: str, folder: Path, scene_pattern: str, label_pattern: str) -> str:
-    """Return the labels of a scene.
-
-    Raises:
-        DataError: There are none.
-    """
+    """Return the labels of a scene."""
     before, after = (len(part) for part in str(folder / scene_pattern).split("*"))
     path = folder / label_pattern.replace("*", scene[before : len(scene) - after])
     if not path.is_file():

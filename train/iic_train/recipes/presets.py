@@ -75,11 +75,7 @@ PRESETS = {
 
 
 def preset(name: str, *, overcluster: bool = False) -> TrainConfig:
-    """Return the published settings for a data set.
-
-    Raises:
-        UsageError: The name is not known.
-    """
+    """Return the published settings for a data set."""
     table = OVERCLUSTERED if overcluster else UNSUPERVISED
     if name not in table:
         raise UsageError(f"There is no preset {name}: choose one of {', '.join(PRESETS)}.")

@@ -112,9 +112,6 @@ def raster_config(
         data: How they are read.
         classes: Number of clusters to find.
         settings: Settings that replace those of the rules (`choose_settings`).
-
-    Raises:
-        UsageError: Settings cannot be right.
     """
     name = settings.get("network", NETWORK)
     if name == NETWORK and settings.get("clusters_a") == 0:

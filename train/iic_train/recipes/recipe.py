@@ -34,11 +34,7 @@ class Recipe:
 
 
 def find_files(folder: Path, patterns: tuple[str, ...]) -> list[str]:
-    """Return the files under a folder that match any of the patterns, in order; absolute paths stay as they are.
-
-    Raises:
-        DataError: A pattern matches nothing.
-    """
+    """Return the files under a folder that match any of the patterns, in order; absolute paths stay as they are."""
     files: list[str] = []
     for pattern in patterns:
         if Path(pattern).is_absolute():  # a file that comes with this package

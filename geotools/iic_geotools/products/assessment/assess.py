@@ -82,16 +82,7 @@ class Samples:
 
 
 def place_samples(points: ClassPoints, path: Path, class_map: ClassMap) -> Samples:
-    """Read a map at samples.
-
-    Args:
-        points: The samples.
-        path: Their file, for errors.
-        class_map: The map.
-
-    Raises:
-        SceneError: No sample counts, one has a class that the map does not have, or two of one pixel differ.
-    """
+    """Read a map at samples."""
     if points.crs is None:
         raise SceneError(f"The samples {path} have no CRS, so they cannot be placed; save them with one.")
     grid, crs = class_map.grid, class_map.grid.crs

@@ -65,11 +65,7 @@ class WebPage:
     side: int = SIDE
 
     def html(self) -> str:
-        """Return the page.
-
-        Raises:
-            SceneError: Scene or map cannot be read.
-        """
+        """Return the page."""
         try:
             reduce = partial(_reduced_size, side=self.side)
             pictures = read_pictures(self.scene, self.map, reduce, self.bidx, self.region)

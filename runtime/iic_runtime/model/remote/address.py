@@ -47,11 +47,7 @@ class Address:
 
     @classmethod
     def parse(cls, text: str) -> "Address":
-        """Read an address, which may end in `#sha256=` and the digest of the content.
-
-        Raises:
-            UsageError: It is not an address that is downloaded from.
-        """
+        """Read an address, which may end in `#sha256=` and the digest of the content."""
         url, fragment = urldefrag(text.strip())
         key, equals, digest = fragment.partition("=")
         if fragment and (key.lower() != "sha256" or not equals or not DIGEST.fullmatch(digest.lower())):
@@ -76,9 +72,6 @@ class Address:
         """Refuse an address that cannot be trusted: this one, or one that a server refers to instead.
 
         Without encryption anybody on the way can change what is sent, which shows only if its digest is known.
-
-        Raises:
-            UsageError: It must not be downloaded from.
         """
         parts = _split(url)
         if parts.scheme not in ("https", "http") or not parts.hostname:
@@ -97,9 +90,6 @@ class Address:
 
         Args:
             limit: The most bytes that it may have.
-
-        Raises:
-            ModelError: It cannot be downloaded, is too large, or is not what the digest says.
         """
         with self._errors():
             request = Request(self.url, headers={"User-Agent": f"iic-edge/{__version__}"})
