@@ -51,6 +51,7 @@ FOREIGN_OPTIONS = {
         "--free-engine",
         "--only",
         "--before",
+        "--chips",
         "--draws",
         "--guide",
         "--side",

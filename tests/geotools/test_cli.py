@@ -104,7 +104,7 @@ def test_traceback_shows_what_nobody_has_foreseen() -> None:
         (("--min-area", "much", "scene.tif"), "--min-area"),
         (("--nothing", "scene.tif"), "--nothing"),
         ((), "Missing argument"),
-        ((), "[OPTIONS]"),
+        ((), "of iic-command [OPTIONS] SCENE; --help"),
     ],
 )
 def test_wrong_usage_is_one_sentence_too(arguments: tuple[str, ...], reason: str) -> None:
@@ -131,6 +131,26 @@ def test_arguments_are_printed_as_options() -> None:
 
 def test_arguments_in_log_messages_are_printed_as_options() -> None:
     assert "give --min-area 0" in run("scene.tif", message="give `min_area` 0")[1]
+
+
+def test_arguments_that_may_be_repeated_are_in_the_singular() -> None:
+    app = cli.App()
+
+    @app.command()
+    def command(scenes: list[str], out: str, shell: Shell) -> None: ...
+
+    assert "command [OPTIONS] SCENE... OUT" in CliRunner().invoke(app, ["--help"], terminal_width=200).output
+
+
+def test_a_command_may_speak_of_the_options_of_another() -> None:
+    app = cli.App()
+
+    @app.command(context_settings={"obj": ("match_gsd", "scene")})
+    def command(scene: str, shell: Shell) -> None:
+        raise SceneError("give `match_gsd` or a `scene`, `else`.")
+
+    result = CliRunner().invoke(app, ["scene.tif"])
+    assert result.output == "Error: give --match-gsd or a SCENE, `else`.\n"
 
 
 def test_arguments_are_printed_as_options_of_rio() -> None:

@@ -45,6 +45,7 @@ from iic_geotools.settings import Described, Settings, describe, setting
 
 CONTEXT = "context_"
 """The parameter through which the shell learns the names of the command's options."""
+_BRACES = re.compile(r"\{(\w+)\}(\.\.\.)?")
 _ARGUMENT = re.compile(r"`([a-z][a-z0-9_]*)`")
 _running: ContextVar[typer.Context | None] = ContextVar("_running", default=None)
 
@@ -214,11 +215,15 @@ def as_options(message: str) -> str:
 
 
 def _option_names() -> dict[str, str]:
-    """How the parameters of the running command are written on the command line."""
+    """How the parameters of the running command are written on the command line.
+
+    A command that speaks of the options of another one has their names as the `obj` of its context.
+    """
     context: Any = click.get_current_context(silent=True) or _running.get()
     if context is None:
         return {}
-    names = {}
+    others = context.obj if isinstance(context.obj, tuple) else ()
+    names = {name: option_name(name) for name in others}
     for parameter in context.command.params:
         positional = parameter.param_type_name == "argument"
         names[parameter.name] = parameter.name.upper() if positional else max(parameter.opts, key=len)
@@ -253,6 +258,10 @@ class Shell(Settings, group="Running"):
 class _SentenceCommand(TyperCommand):
     """A command whose usage errors are sentences, as all other errors are."""
 
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Return the parts of the usage line, arguments as `SCENE... OUT` where typer has `{scenes}... {out}`."""
+        return [_BRACES.sub(_upper, piece) for piece in super().collect_usage_pieces(ctx)]
+
     def main(self, *arguments: Any, standalone_mode: bool = True, **settings: Any) -> Any:
         """Run the command and exit."""
         return _exit_with_sentence(super().main, *arguments, standalone_mode=standalone_mode, **settings)
@@ -282,6 +291,12 @@ class App(typer.Typer):
             return function
 
         return decorate
+
+
+def _upper(argument: re.Match[str]) -> str:
+    """Write an argument as usage lines have it; of one that may be repeated, the singular."""
+    name, repeated = argument[1].upper(), argument[2] or ""
+    return (name.removesuffix("S") if repeated else name) + repeated
 
 
 def _exit_with_sentence(

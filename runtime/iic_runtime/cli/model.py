@@ -8,12 +8,14 @@ import typer
 import iic_runtime  # whose names are imported when they are used, so that --help answers at once
 from iic_geotools.cli import App, AsJson, Display, Shell, Version, show_progress
 from iic_geotools.option_texts import parse_names
+from iic_geotools.settings import names
 from iic_runtime import cli
 from iic_runtime.options import (
     BENCHMARK_SECONDS,
     ClusterSettings,
     NameSettings,
     PageSettings,
+    SegmentSettings,
     SuggestSettings,
 )
 
@@ -272,7 +274,7 @@ def convert(
     typer.echo(f"{out}: {share:.3%} of the labels are those of {model}")
 
 
-@app.command()
+@app.command(context_settings={"obj": tuple(names(SegmentSettings))})
 def page(
     model: Model,
     *,

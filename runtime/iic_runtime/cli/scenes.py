@@ -8,7 +8,7 @@ import typer
 
 import iic_geotools  # whose names, as those of iic_runtime, are imported when they are used
 import iic_runtime
-from iic_geotools.cli import App, AsJson, Display, Shell, Version
+from iic_geotools.cli import App, AsJson, Display, Shell, Version, as_options
 from iic_geotools.options import SearchSettings
 from iic_geotools.settings import names
 from iic_runtime.options import SceneChangeSettings, SegmentSettings
@@ -48,7 +48,8 @@ def search(
         typer.echo(f"{out}: scenes listed: {len(scenes)}")
 
 
-@app.command("look")
+# What a sentence cures is given to iic-segment-raster.
+@app.command("look", context_settings={"obj": tuple(names(SegmentSettings))})
 def look_at(
     scene: Annotated[
         str, typer.Argument(help="The scene, as iic-segment-raster takes it.", show_default=False)
@@ -72,15 +73,11 @@ def look_at(
 ) -> None:
     """Report what is understood of a scene: bands, values, resolution, masks, and the model that would be taken."""
     result = iic_runtime.look(scene, model, sheet)
-    lines = result.lines()
     if as_json:
         typer.echo(json.dumps(result.to_dict(), ensure_ascii=False))
     else:
-        # What a sentence cures is given to iic-segment-raster.
-        for name in names(SegmentSettings):
-            lines = [line.replace(f"`{name}`", f"--{name.replace('_', '-')}") for line in lines]
-        for line in lines:
-            typer.echo(line)
+        for line in result.lines():
+            typer.echo(as_options(line))
 
 
 @app.command()

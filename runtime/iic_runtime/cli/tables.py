@@ -223,7 +223,8 @@ def report_outcomes(outcomes: Sequence[Outcome], table: bool) -> None:
         _print_outcomes(outcomes)
     failures = [outcome for outcome in outcomes if outcome.error is not None]
     for outcome in failures:
-        print_error(f"{outcome.scene}: {as_options(str(outcome.error))}")
+        sentence = as_options(str(outcome.error))
+        print_error(sentence if outcome.scene in sentence else f"{outcome.scene}: {sentence}")
     if failures:
         raise typer.Exit(1)
 

@@ -128,16 +128,14 @@ class Outputs:
         """The folder of parts, next to the map."""
         return self.map.with_name(self.map.name + ".parts")
 
-    def check(self, inputs: Sequence[str], grid: GeoBox) -> None:
-        """Refuse what cannot be written, before any work.
+    def check_names(self, inputs: Sequence[str]) -> None:
+        """Refuse names that cannot be written to, before the scene and the model are opened.
 
         Args:
-            inputs: The files that the run reads.
-            grid: The grid of the map.
+            inputs: The files that are named as inputs.
 
         Raises:
-            UsageError: A suffix does not say a format, two outputs have one name, an output is an input, or the
-                polygons cannot be those of this map.
+            UsageError: A suffix does not say a format, two outputs have one name, or an output is an input.
             OutputError: The folder of an output cannot be written to.
         """
         for file in self.files.values():
@@ -151,6 +149,18 @@ class Outputs:
         check_apart(list(self.files.values()), map(Path, inputs))
         for file in self.files.values():
             check_folder(file)
+
+    def check(self, inputs: Sequence[str], grid: GeoBox) -> None:
+        """Refuse what cannot be written, before any work.
+
+        Args:
+            inputs: The files that the run reads.
+            grid: The grid of the map.
+
+        Raises:
+            UsageError: An output is an input, or the polygons cannot be those of this map.
+        """
+        check_apart(list(self.files.values()), map(Path, inputs))
         if self.cleaning is not None:
             self.cleaning.check(grid)
         self._check_polygons(grid)

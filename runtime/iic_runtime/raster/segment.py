@@ -1,6 +1,7 @@
 """Scene to map: the function behind `iic-segment-raster`."""
 
 import logging
+import os
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +19,7 @@ from iic_geotools.classmap.cog import assemble, creation_options
 from iic_geotools.classmap.sidecars import map_style, sidecar_path, stac_item, style_path
 from iic_geotools.errors import SceneError, UsageError
 from iic_geotools.files import put_in_place
-from iic_geotools.gdal import network_options
+from iic_geotools.gdal import is_text, network_options
 from iic_geotools.geobox import GeoBox
 from iic_geotools.products.areas import class_areas, write_stats
 from iic_geotools.products.cleaning import Cleaning
@@ -173,15 +174,20 @@ def segment_raster(arguments: SegmentArguments) -> Summary:
 
 def _plan(arguments: SegmentArguments) -> tuple[Segmenter, Plan]:
     """Open the model and make the plan: every check, once."""
-    pool = arguments.model
-    if not isinstance(pool, SegmenterPool):
-        pool = SegmenterPool(pool, arguments.part(EngineSettings))
     outputs = Outputs(
         map=Path(arguments.out),
         products=arguments.part(ProductSettings),
         cleaning=Cleaning.of(arguments.values()) if arguments.sieve or arguments.majority else None,
         creation=creation_options(arguments.co or {}),
     )
+    scene = arguments.scene.path if isinstance(arguments.scene, SceneInfo) else os.fspath(arguments.scene)
+    named = [scene, arguments.aoi, outputs.zones]
+    outputs.check_names([str(file) for file in named if file is not None and not is_text(str(file))])
+    if not (arguments.overwrite or arguments.keep or outputs.parts.exists()):
+        outputs.check_absent()  # where an earlier run may be resumed, `_claim` finds out whether they are its own
+    pool = arguments.model
+    if not isinstance(pool, SegmenterPool):
+        pool = SegmenterPool(pool, arguments.part(EngineSettings))
     info = _describe(arguments)
     segmenter = pool.for_scene(info)
     with rasterio.Env(**network_options(info.path)):

@@ -200,6 +200,23 @@ def test_existing_output(fails: Callable[..., str], tmp_path: Path) -> None:
     assert (tmp_path / "map.tif").read_text() == "precious"
 
 
+@pytest.mark.parametrize("name", ["map.tif", "nowhere/map.tif", "map.jpeg"])
+def test_names_are_checked_before_anything_is_opened(tmp_path: Path, name: str) -> None:
+    (tmp_path / "map.tif").write_text("precious")
+    arguments = [str(tmp_path / "nothing.tif"), str(tmp_path / name), "--model", "nothing.onnx"]
+    result = CliRunner().invoke(app, arguments)
+    (line,) = result.stderr.splitlines()
+    assert "nothing" not in line
+
+
+def test_the_name_of_a_scene_is_not_repeated(tmp_path: Path) -> None:
+    (tmp_path / "maps").mkdir()
+    result = CliRunner().invoke(app, ["a", "bb", str(tmp_path / "maps"), "--quiet"])
+    assert result.stderr.splitlines() == [
+        f"Error: There is no file {name}: check the path." for name in ("a", "bb")
+    ]
+
+
 def test_output_equal_to_the_scene(fails: Callable[..., str], scene: Path) -> None:
     assert "is an input" in fails("--overwrite", out=scene, code=2)
 

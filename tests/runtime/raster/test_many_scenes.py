@@ -72,7 +72,7 @@ def test_a_failure_is_reported_at_the_end(scenes: list[Path], model: Path, tmp_p
     code, output = run(*order, tmp_path / "maps", "--model", model, "--device", "cpu")
     assert code == 1
     assert "2 of 3 scenes mapped" in output
-    assert output.splitlines()[-1].startswith(f"Error: {tmp_path}/broken.tif: ")
+    assert output.splitlines()[-1].startswith(f"Error: {tmp_path}/broken.tif is not a raster")
     assert sorted(path.name for path in (tmp_path / "maps").glob("*.tif")) == ["east.tif", "west.tif"]
 
 

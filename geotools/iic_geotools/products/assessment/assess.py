@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -49,6 +50,8 @@ from iic_geotools.scene.points import (
 from iic_geotools.tiling import Rect
 
 Ints = NDArray[np.int64]
+# The names of many sources, after those of some files, which would fill the screen.
+_SOURCES = re.compile(r" \([^()]{60,}\)$")
 # Side of the squares of a map that are read at once around samples.
 _BLOCK = 512
 
@@ -303,8 +306,9 @@ def _remarks_on_origin(
             "it knows them, and looks better there than it is; assess the map with other places."
         )
     elif labels and not drawn_here:
+        seen = _SOURCES.sub("", labels)
         remarks.append(
-            f"The model of this map has seen labels ({labels}): make sure that these samples are not among them."
+            f"The model of this map has seen labels ({seen}): make sure that these samples are not among them."
         )
     if drawn_from and design == "simple":
         remarks.append(

@@ -189,6 +189,13 @@ def test_labels_of_unknown_places_are_called_to_mind(tmp_path: Path) -> None:
     assert remark.startswith("The model of this map has seen labels (learnt from x.tif)")
 
 
+def test_the_names_of_many_sources_are_left_out(tmp_path: Path) -> None:
+    seen = f"a.tif and 262 more files ({', '.join(f'source {number}' for number in range(28))})"
+    path = write_map(tmp_path / "map.tif", labels(), classes=CLASSES, tags={LABELS_TAG: seen})
+    (remark,) = assess_map(path, write_samples(tmp_path / "s.gpkg")).remarks
+    assert remark.startswith("The model of this map has seen labels (a.tif and 262 more files): make sure")
+
+
 def test_reports(map_file: Path, tmp_path: Path) -> None:
     samples = write_samples(tmp_path / "s.gpkg")
     files = [tmp_path / f"report.{suffix}" for suffix in ("html", "json", "csv")]
