@@ -337,11 +337,9 @@ def _label(engine: Engine, group: Group, confidence: bool) -> list[tuple[Tile, S
     """Return the labels of the cores of tiles that all have the same shape."""
     if not group:
         return []
-    values = [pixels.values for _, pixels in group]
-    batch = values[0][None] if len(values) == 1 else np.stack(values)
-    labels, confidences = engine.run(batch, confidence)
+    labels, confidences = engine.run([pixels.values for _, pixels in group], confidence)
     if confidences is None:
-        confidences = np.zeros_like(labels)
+        confidences = np.broadcast_to(np.uint8(0), labels.shape)
     return [
         (
             tile,

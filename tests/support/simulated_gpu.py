@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iic_runtime import Segmenter
-from iic_runtime.engine.base import OUTPUTS, EngineSpec
+from iic_runtime.engine.base import OUTPUTS, EngineSpec, Images
 from iic_runtime.engine.gpu import Buffers, Slots
 
 Compute = Callable[[NDArray[Any], Sequence[str]], list[NDArray[Any]]]
@@ -49,11 +49,10 @@ class SimulatedSlot:
         self._names: Sequence[str] = ()
         self._ready = 0.0
 
-    def submit(self, batch: NDArray[Any], names: Sequence[str]) -> None:
+    def submit(self, images: Images, names: Sequence[str]) -> None:
         """Copy the batch to where a real one would be pinned, and queue it."""
-        self._batch, self._names = self._buffers.take("image", batch.shape, batch.dtype), names
-        np.copyto(self._batch, batch)
-        self._ready = self._gpu.queue(batch.shape)
+        self._batch, self._names = self._buffers.fill(images, images[0].dtype), names
+        self._ready = self._gpu.queue(self._batch.shape)
 
     def collect(self) -> list[NDArray[Any]]:
         """Wait for the time that was told."""
@@ -71,9 +70,9 @@ class SimulatedEngine:
         self.spec = spec
         self._slots = Slots(SimulatedSlot(gpu) for _ in range(spec.lanes))
 
-    def run(self, batch: NDArray[Any], confidence: bool) -> tuple[NDArray[Any], NDArray[Any] | None]:
+    def run(self, images: Images, confidence: bool) -> tuple[NDArray[Any], NDArray[Any] | None]:
         """Return labels and, if asked for, confidence."""
-        outputs = self._slots.run(batch, OUTPUTS if confidence else OUTPUTS[:1])
+        outputs = self._slots.run(images, OUTPUTS if confidence else OUTPUTS[:1])
         return outputs[0], outputs[1] if confidence else None
 
 

@@ -4,7 +4,7 @@ import ctypes
 import os
 import platform
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,6 +20,8 @@ from iic_runtime.options import Device
 
 CPU_DEVICES: tuple[Device, ...] = ("cpu", "openvino")
 LabelArray = NDArray[np.uint8]
+Images = NDArray[Any] | Sequence[NDArray[Any]]
+"""Raw pixels [N, bands, H, W], in one array or one for each image; engines for a GPU copy them only once."""
 OUTPUTS = ("labels", "confidence")
 """What a map needs of a graph; other outputs may be there."""
 
@@ -79,8 +81,20 @@ class Engine(Protocol):
     def provider(self) -> str:
         """The execution provider in use."""
 
-    def run(self, batch: NDArray[Any], confidence: bool) -> tuple[LabelArray, LabelArray | None]:
+    def run(self, images: Images, confidence: bool) -> tuple[LabelArray, LabelArray | None]:
         """Return labels and, if asked for, confidence [N, H, W] of raw pixels [N, bands, H, W]."""
+
+
+def shape_of(images: Images) -> tuple[int, ...]:
+    """Return the shape of images as one array."""
+    return (len(images), *images[0].shape)
+
+
+def as_batch(images: Images) -> NDArray[Any]:
+    """Return images as one array, without copying a single one."""
+    if isinstance(images, np.ndarray):
+        return images
+    return images[0][None] if len(images) == 1 else np.stack(images)
 
 
 def check_outputs(card: Card, batch: tuple[int, ...], outputs: Mapping[str, NDArray[Any]]) -> None:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from iic_geotools.errors import DeviceError, MissingPackageError
+from iic_runtime.engine.base import Images, shape_of
 
 
 @dataclass(frozen=True)
@@ -103,11 +104,18 @@ class Buffers:
             self._memory[name] = self._allocate(size)
         return self._memory[name][:size].view(dtype).reshape(shape)
 
+    def fill(self, images: Images, dtype: DTypeLike) -> NDArray[Any]:
+        """Return the array "image" with a batch of images of any dtype that fits."""
+        batch = self.take("image", shape_of(images), dtype)
+        for target, image in zip(batch, images, strict=True):
+            np.copyto(target, image, casting="unsafe")
+        return batch
+
 
 class Slot(Protocol):
     """Room on a device for one batch in flight: buffers, and where it can, a stream."""
 
-    def submit(self, batch: NDArray[Any], names: Sequence[str]) -> None:
+    def submit(self, images: Images, names: Sequence[str]) -> None:
         """Start to copy a batch in, to compute the outputs of these names, and to copy these out."""
 
     def collect(self) -> list[NDArray[Any]]:
@@ -122,11 +130,11 @@ class Slots:
         for slot in slots:
             self._idle.put(slot)
 
-    def run(self, batch: NDArray[Any], names: Sequence[str]) -> list[NDArray[Any]]:
+    def run(self, images: Images, names: Sequence[str]) -> list[NDArray[Any]]:
         """Return those outputs of a batch that are named."""
         slot = self._idle.get()
         try:
-            slot.submit(batch, names)
+            slot.submit(images, names)
             return slot.collect()
         finally:
             self._idle.put(slot)

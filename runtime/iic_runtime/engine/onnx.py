@@ -18,10 +18,13 @@ from iic_runtime.engine.base import (
     OUTPUTS,
     PROVIDERS,
     EngineSpec,
+    Images,
     LabelArray,
+    as_batch,
     check_outputs,
     import_onnxruntime,
     output_shape,
+    shape_of,
 )
 from iic_runtime.engine.gpu import Buffers, Slots, describe_gpus
 from iic_runtime.model.card import Card, Precision
@@ -93,22 +96,23 @@ class OnnxEngine:
         """Names of the outputs of the graph that can be fetched."""
         return tuple(node.name for node in self._session.get_outputs())
 
-    def run(self, batch: NDArray[Any], confidence: bool) -> tuple[LabelArray, LabelArray | None]:
+    def run(self, images: Images, confidence: bool) -> tuple[LabelArray, LabelArray | None]:
         """Return labels and, if asked for, confidence [N, H, W] of raw pixels [N, bands, H, W]."""
         names = OUTPUTS if confidence else OUTPUTS[:1]
-        outputs = self.fetch(batch, names)
-        check_outputs(self._card, batch.shape, dict(zip(names, outputs, strict=True)))
+        outputs = self.fetch(images, names)
+        check_outputs(self._card, shape_of(images), dict(zip(names, outputs, strict=True)))
         return outputs[0], outputs[1] if confidence else None
 
-    def fetch(self, batch: NDArray[Any], names: Sequence[str]) -> list[NDArray[Any]]:
+    def fetch(self, images: Images, names: Sequence[str]) -> list[NDArray[Any]]:
         """Return those of the outputs that are named."""
         try:
             if self._slots is not None and set(names) <= set(OUTPUTS):
-                return self._slots.run(batch, names)
-            outputs: list[NDArray[Any]] = self._session.run(list(names), {"image": batch}, self._options)
+                return self._slots.run(images, names)
+            feed = {"image": as_batch(images)}
+            outputs: list[NDArray[Any]] = self._session.run(list(names), feed, self._options)
         except Exception as error:  # as in _open_session
             raise ModelError(
-                f"The model failed on {' x '.join(map(str, batch.shape))} pixels ({last_line(error)}); "
+                f"The model failed on {' x '.join(map(str, shape_of(images)))} pixels ({last_line(error)}); "
                 "try a smaller `tile` or `batch`, and check the model with iic-model validate."
             ) from error
         return outputs
@@ -129,13 +133,12 @@ class BoundSlot:
         self._binding: Any = None
         self._outputs: list[NDArray[Any]] = []
 
-    def submit(self, batch: NDArray[Any], names: Sequence[str]) -> None:
+    def submit(self, images: Images, names: Sequence[str]) -> None:
         """Bind a batch and its outputs, labels or confidence."""
-        image = self._buffers.take("image", batch.shape, batch.dtype)
-        np.copyto(image, batch)
+        image = self._buffers.fill(images, images[0].dtype)
         self._binding = self._session.io_binding()
         self._binding.bind_cpu_input("image", image)
-        shape = output_shape(self._card, batch.shape)
+        shape = output_shape(self._card, image.shape)
         self._outputs = [self._buffers.take(name, shape, np.uint8) for name in names]
         for name, values in zip(names, self._outputs, strict=True):
             self._binding.bind_output(name, "cpu", 0, np.uint8, shape, values.ctypes.data)

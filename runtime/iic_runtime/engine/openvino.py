@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from iic_geotools.errors import MissingPackageError, ModelError, last_line
 from iic_geotools.threads import cores
-from iic_runtime.engine.base import OUTPUTS, EngineSpec, LabelArray, check_outputs
+from iic_runtime.engine.base import OUTPUTS, EngineSpec, Images, LabelArray, as_batch, check_outputs, shape_of
 from iic_runtime.engine.onnx import OnnxEngine
 from iic_runtime.engine.parity import prove, recorded_parity
 from iic_runtime.model.file import ModelFile
@@ -66,23 +66,23 @@ class OpenVinoEngine:
         self._idle: dict[tuple[str, ...], SimpleQueue[Any]] = {}
         self._requests(OUTPUTS[:1])
 
-    def run(self, batch: NDArray[Any], confidence: bool) -> tuple[LabelArray, LabelArray | None]:
+    def run(self, images: Images, confidence: bool) -> tuple[LabelArray, LabelArray | None]:
         """Return labels and, if asked for, confidence [N, H, W] of raw pixels [N, bands, H, W]."""
         names = OUTPUTS if confidence else OUTPUTS[:1]
-        outputs = self.fetch(batch, names)
-        check_outputs(self._model.card, batch.shape, dict(zip(names, outputs, strict=True)))
+        outputs = self.fetch(images, names)
+        check_outputs(self._model.card, shape_of(images), dict(zip(names, outputs, strict=True)))
         return outputs[0], outputs[1] if confidence else None
 
-    def fetch(self, batch: NDArray[Any], names: Sequence[str]) -> list[NDArray[Any]]:
+    def fetch(self, images: Images, names: Sequence[str]) -> list[NDArray[Any]]:
         """Return those of the outputs that are named."""
         idle = self._requests(tuple(names))
         request = idle.get()
         try:
-            results = request.infer({"image": np.ascontiguousarray(batch)}, share_inputs=True)
+            results = request.infer({"image": np.ascontiguousarray(as_batch(images))}, share_inputs=True)
             return [results[name] for name in names]
         except RuntimeError as error:
             raise ModelError(
-                f"The model failed on {' x '.join(map(str, batch.shape))} pixels ({last_line(error)}); "
+                f"The model failed on {' x '.join(map(str, shape_of(images)))} pixels ({last_line(error)}); "
                 "try a smaller `tile` or `batch`, or `device` cpu."
             ) from error
         finally:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iic_geotools.errors import DeviceError, MissingPackageError, ModelError
-from iic_runtime.engine.base import OUTPUTS, EngineSpec, LabelArray, check_outputs, output_shape
+from iic_runtime.engine.base import OUTPUTS, EngineSpec, Images, LabelArray, check_outputs, output_shape, shape_of
 from iic_runtime.engine.gpu import Buffers, Gpu, Slots, cuda_runtime, find_gpu, succeed
 from iic_runtime.model.engine_card import EngineFacts
 from iic_runtime.model.file import ModelFile
@@ -65,11 +65,11 @@ class TensorRTEngine:
         engine = _load(tensorrt, model, facts.portable)
         self._slots = Slots(_Slot(tensorrt, engine, model) for _ in range(min(CONTEXTS, spec.lanes)))
 
-    def run(self, batch: NDArray[Any], confidence: bool) -> tuple[LabelArray, LabelArray | None]:
+    def run(self, images: Images, confidence: bool) -> tuple[LabelArray, LabelArray | None]:
         """Return labels and, if asked for, confidence [N, H, W] of raw pixels [N, bands, H, W]."""
         names = OUTPUTS if confidence else OUTPUTS[:1]
-        outputs = self._slots.run(batch, names)
-        check_outputs(self._model.card, batch.shape, dict(zip(names, outputs, strict=True)))
+        outputs = self._slots.run(images, names)
+        check_outputs(self._model.card, shape_of(images), dict(zip(names, outputs, strict=True)))
         return outputs[0], outputs[1] if confidence else None
 
 
@@ -90,12 +90,11 @@ class _Slot:
         self._stream = succeed(self._cuda.cudaStreamCreate())
         self._allocate(tensorrt)
 
-    def submit(self, batch: NDArray[Any], names: Sequence[str]) -> None:
+    def submit(self, images: Images, names: Sequence[str]) -> None:
         """Queue the copies and the computation of a batch on the stream."""
         context: trt.IExecutionContext = self._context
         image = self._buffers["image"]
-        pixels = self._host.take("image", batch.shape, image.dtype)
-        np.copyto(pixels, batch, casting="unsafe")
+        pixels = self._host.fill(images, image.dtype)
         if not context.set_input_shape("image", pixels.shape):
             raise ModelError(f"{self._model.path} was not built for pixels of shape {pixels.shape}.")
         self._copy(image.address, pixels.ctypes.data, pixels.nbytes, to_gpu=True)

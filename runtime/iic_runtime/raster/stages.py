@@ -160,9 +160,8 @@ class LabelSample:
 def label_sample(plan: Plan, segmenter: Segmenter) -> LabelSample:
     """Label small tiles spread over the region of a plan; what holds no data is left out."""
     card, spec = plan.card, segmenter.spec
-    # Engines for a GPU may be made for tiles of one size.
-    side = min(spec.tile, SAMPLE_SIDE) if spec.on_cpu else spec.tile
     grid = plan.read_grid
+    side = min(spec.tile, SAMPLE_SIDE)
     tiles = TileGrid(grid.width, grid.height, side, card.halo, card.stride, plan.tiles.area)
     rows, columns = (
         sorted({(2 * i + 1) * n // (2 * SAMPLE_TILES) for i in range(SAMPLE_TILES)}) for n in tiles.shape
