@@ -12,7 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iic_geotools.errors import DeviceError, MissingPackageError, ModelError
-from iic_runtime.engine.base import OUTPUTS, EngineSpec, Images, LabelArray, check_outputs, output_shape, shape_of
+from iic_runtime.engine.base import (
+    OUTPUTS,
+    EngineSpec,
+    Images,
+    LabelArray,
+    check_outputs,
+    output_shape,
+    shape_of,
+)
 from iic_runtime.engine.gpu import Buffers, Gpu, Slots, cuda_runtime, find_gpu, succeed
 from iic_runtime.model.engine_card import EngineFacts
 from iic_runtime.model.file import ModelFile

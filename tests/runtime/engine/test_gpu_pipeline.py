@@ -126,6 +126,15 @@ def test_no_block_of_a_scene_is_decoded_twice(
     assert scene.stat().st_size / 2 < sum(counts) < 1.2 * scene.stat().st_size
 
 
+def test_the_sample_of_a_map_is_small_on_a_gpu(make_scene: MakeScene, model: Path, tmp_path: Path) -> None:
+    gpu = SimulatedGpu(nothing)
+    segment_raster(
+        make_scene(landscape(900, 1100)), tmp_path / "map.tif", on_simulated_gpu(model, gpu, tile=512)
+    )
+    sampled = [count * height * width for count, _, height, width in gpu.batches if height < 512]
+    assert 0 < sum(sampled) < 0.3 * 900 * 1100
+
+
 @pytest.mark.parametrize("names", [OUTPUTS, OUTPUTS[:1]])
 def test_bound_buffers_hold_the_outputs_of_each_batch(model: Path, names: tuple[str, ...]) -> None:
     file = ModelFile.read(model)
