@@ -1,4 +1,4 @@
-"""Odd input, damage, kills, full disks and writers at the same time: how often they were taken, refused, or wrong.
+"""Odd input, damage, lying servers, kills, full disks, writers at the same time: how often taken, refused, or wrong.
 
     python benchmarks/soak.py --minutes 60
 
@@ -17,6 +17,11 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
+
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
@@ -24,19 +29,26 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 from support.hostile import cases, check_case
 from support.hostile_labels import check_labels, odd_labels
+from support.hostile_maps import check_map_case, map_cases
 from support.hostile_models import check_model, damaged_models, wrong_cards
 from support.hostile_runs import check_damage, odd_runs
+from support.hostile_servers import check_server, server_cases
+from support.hostile_studio import check_studio, studio_cases
 from support.hostile_writes import (
+    FUNCTIONS,
     QUICK,
     WRITERS,
     check_full_disk,
     check_kill,
+    check_threads,
     check_together,
     make_inputs,
     small_disk,
 )
 
-BATCH = 50
+BATCH = 12
+MEMORY = 16 << 30
+"""Bytes of addresses that a case may use: far more than any needs, and an end to those that never stop."""
 Kind = tuple[SearchStrategy[Any], Callable[[Any, Path], bool]]
 """Cases of one kind, and a function that checks one in a folder and returns whether it was taken."""
 KINDS: dict[str, Kind] = {
@@ -44,6 +56,8 @@ KINDS: dict[str, Kind] = {
     "cards": (wrong_cards(), lambda content, folder: check_model(content, folder / "model.onnx")),
     "damaged models": (damaged_models(), lambda content, folder: check_model(content, folder / "model.onnx")),
     "labels": (odd_labels(), lambda labels, folder: check_labels(labels, folder) == 0),
+    "maps and zones": (map_cases(), check_map_case),
+    "servers": (server_cases(), check_server),
 }
 
 
@@ -61,6 +75,11 @@ def more_kinds(folder: Path, disk: Path | None) -> dict[str, Kind]:
             st.sampled_from(QUICK),
             lambda case, at: check_together(WRITERS[case], inputs, at),
         ),
+        "threads at once": (
+            st.sampled_from(list(FUNCTIONS)),
+            lambda case, at: check_threads(case, inputs, at),
+        ),
+        "kills of the studio": (studio_cases(), lambda case, at: check_studio(case, inputs, at)),
     }
     if disk is not None:
         full: SearchStrategy[Any] = st.tuples(writer, st.integers(0, 600_000))
@@ -111,6 +130,8 @@ def main() -> None:
     parser.add_argument("--only", help="Kinds of cases, separated by commas; by default all.")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
+    if resource is not None:
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     begun = time.monotonic()
     end = begun + 60 * arguments.minutes
     counts: defaultdict[str, Counter[str]] = defaultdict(Counter)

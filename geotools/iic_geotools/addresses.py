@@ -25,7 +25,7 @@ RETRY_AFTER = (1.0, 2.0, 4.0)
 BUSY = (429, 502, 503, 504)
 _CHUNK = 1 << 16
 # Some servers answer browsers only, or with a page for browsers.
-_HEADERS = {"User-Agent": f"iic-edge/{__version__}", "Accept": "application/geo+json, application/json, */*"}
+HEADERS = {"User-Agent": f"iic-edge/{__version__}", "Accept": "application/geo+json, application/json, */*"}
 
 
 def is_web(name: str) -> bool:
@@ -40,8 +40,8 @@ def fetch(address: str) -> bytes:
     from urllib.request import Request
 
     try:
-        with send(Request(address, headers=_HEADERS)) as answer:
-            content = _read(answer)
+        with send(Request(address, headers=HEADERS)) as answer:
+            content = read(answer)
     except HTTPError as error:
         error.close()
         reason = f"{error.code} {error.reason}"
@@ -52,8 +52,6 @@ def fetch(address: str) -> bytes:
             f"{_short(address)} cannot be read ({reason}); check the address, and that {urlsplit(address).netloc} "
             "can be reached."
         ) from error
-    if len(content) > LARGEST:
-        raise SceneError(f"{_short(address)} has more than {LARGEST >> 20} MB; give a shorter list.")
     return content
 
 
@@ -79,16 +77,18 @@ def send(request: "Request") -> "HTTPResponse":
     return answer
 
 
-def _read(answer: "HTTPResponse") -> bytes:
-    """Read an answer, one byte beyond `LARGEST` at most."""
+def read(answer: "HTTPResponse") -> bytes:
+    """Read an answer of at most `LARGEST` bytes, within the limits of time and speed."""
     content = bytearray()
     begun = time.monotonic()
-    while len(content) <= LARGEST and (chunk := answer.read1(_CHUNK)):
+    while chunk := answer.read1(_CHUNK):
         content += chunk
         seconds = time.monotonic() - begun
+        if len(content) > LARGEST:
+            raise OSError(f"it has more than {LARGEST >> 20} MB")
         if seconds > LONGEST or (seconds > TIMEOUT and len(content) < LEAST_SPEED * seconds):
             raise TimeoutError(f"the server sent {len(content)} bytes in {seconds:.0f} s")
-    if len(content) <= LARGEST and answer.length:
+    if answer.length:
         raise OSError(f"the answer ended {answer.length} bytes too early")
     return bytes(content)
 

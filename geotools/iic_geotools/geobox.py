@@ -268,7 +268,7 @@ class GeoBox:
         wide, high = min(CELL, self.width), min(CELL, self.height)
         cols, rows = np.meshgrid(np.linspace(0, self.width - wide, 5), np.linspace(0, self.height - high, 5))
         true_areas = self.cell_areas(ground, cols, rows, wide, high)
-        true_areas = true_areas[np.isfinite(true_areas)]
+        true_areas = true_areas[np.isfinite(true_areas) & (true_areas > 0)]
         distortion = np.abs(pixel * wide * high / true_areas - 1).max(initial=0.0)
         return "ellipsoidal" if distortion > AREA_TOLERANCE else "planar"
 

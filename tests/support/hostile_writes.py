@@ -4,7 +4,9 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
@@ -17,13 +19,17 @@ import shapely
 from pyogrio import read_info
 from typer.testing import CliRunner
 
+import iic_geotools
+import iic_runtime
+from iic_geotools.errors import IICError
 from support.maps import make_classes, random_labels, write_map, write_shapes
 from support.runs import bright_and_dark_fields, train_on
 from support.scenes import landscape, write_points, write_raster
-from support.tiny_onnx import make_model
+from support.tiny_onnx import make_classifier, make_model
 
 MAP, MODEL = "iic_geotools.cli.map", "iic_runtime.cli.model"
 SEGMENT, LOOK = "iic_runtime.cli.segment_raster", "iic_runtime.cli.scenes"
+CLASSIFY = "iic_runtime.cli.classify"
 TRAIN, EXPORT = "iic_train.cli", "iic_export.cli"
 
 
@@ -64,6 +70,10 @@ WRITERS = {
     "stats.gpkg": Writer(MAP, "stats @map.tif @zones.gpkg =zones.gpkg"),
     "stats.csv": Writer(MAP, "stats @map.tif @zones.gpkg =zones.csv"),
     "change": Writer(MAP, "change @map.tif @later.tif =change.tif --table =change.csv"),
+    "change with all": Writer(
+        MAP,
+        "change @map.tif @later.tif =change.tif --table =c.csv --table =c.json --preview =p.png --web =p.html",
+    ),
     "clean": Writer(MAP, "clean @map.tif =clean.tif --majority 1 --sieve 20"),
     "draw": Writer(MAP, "assess @map.tif =samples.gpkg --draw 200"),
     "assess": Writer(MAP, "assess @map.tif @samples.gpkg --design simple --report =report.html"),
@@ -77,6 +87,12 @@ WRITERS = {
         MODEL, "name --labels @clicks.gpkg --scene @scene.tif -o =n.onnx --threads 1"
     ),
     "cluster": Writer(MODEL, "cluster @scene.tif --classes 3 -o =clusters.onnx --threads 1"),
+    "cluster two dates": Writer(
+        MODEL, "cluster @scene.tif --pair @later_scene.tif --classes 3 -o =pair.onnx --threads 1"
+    ),
+    "probability of change": Writer(LOOK, "change @scene.tif @later_scene.tif =probability.tif --threads 1"),
+    "convert": Writer(MODEL, "convert @m.onnx -o =half.onnx"),
+    "classify": Writer(CLASSIFY, "@images.npy -o =labels.csv --model @classifier.onnx --device cpu -q"),
     "suggest": Writer(MODEL, "suggest @m.onnx --scene @scene.tif -o =places.gpkg --threads 1"),
     "index": Writer(MODEL, "index =m.onnx -o =index.json", ("m.onnx",)),
     "look": Writer(LOOK, "look @scene.tif --sheet =sheet.png"),
@@ -87,6 +103,11 @@ WRITERS = {
     ),
     "segment to GeoJSON": Writer(
         SEGMENT, "@scene.tif =map.tif --model @m.onnx --device cpu --threads 1 --polygons =p.geojson"
+    ),
+    "segment to vector tiles": Writer(
+        SEGMENT,
+        "@scene.tif =map.tif --model @m.onnx --device cpu --threads 1 --polygons =p.pmtiles --stac =map.json"
+        " --majority 1",
     ),
     "train": Writer(
         TRAIN,
@@ -111,6 +132,9 @@ def make_inputs(folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "m.onnx").write_bytes(make_model(features=True, gsd=0.5))
     scene = write_raster(folder / "scene.tif", landscape(200, 220))
+    write_raster(folder / "later_scene.tif", landscape(200, 220, seed=1))
+    np.save(folder / "images.npy", np.random.default_rng(0).integers(0, 255, (20, 1, 8, 8), dtype=np.uint8))
+    (folder / "classifier.onnx").write_bytes(make_classifier())
     numbers = np.arange(12)
     write_points(folder / "clicks.gpkg", numbers * 10 + 3, numbers * 9 + 4, ["a", "b", "c"] * 4)
     for seed, name in enumerate(("map.tif", "later.tif")):
@@ -156,11 +180,12 @@ def check_outputs(folder: Path) -> None:
     Raises:
         AssertionError: A file is not.
     """
-    for path in sorted(folder.rglob("*")):
-        if path.is_file() and not any(part.startswith(".") or ".parts" in part for part in path.parts):
-            check = CHECKS.get(path.suffix)
-            if check is not None:
-                check(path)
+    for parent, folders, names in os.walk(folder):  # which passes over folders that vanish meanwhile
+        folders[:] = [name for name in folders if not name.startswith(".") and not name.endswith(".parts")]
+        for name in names:
+            check = CHECKS.get(Path(name).suffix)
+            if check is not None and not name.startswith("."):
+                check(Path(parent, name))
 
 
 def _check_package(path: Path) -> None:
@@ -241,6 +266,54 @@ def check_together(writer: Writer, inputs: Path, out: Path) -> bool:
     check_outputs(out)
     assert list(out.glob(".*")) == []
     return True
+
+
+def check_threads(name: str, inputs: Path, out: Path) -> bool:
+    """Write one file from four threads while a fifth reads it.
+
+    Raises:
+        AssertionError: What was read is torn, or a thread fails with anything but a sentence.
+    """
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir(parents=True)
+    write, done = FUNCTIONS[name], threading.Event()
+    with ThreadPoolExecutor(5) as pool:
+        reads = pool.submit(_read_until, done, out)
+        writes = [pool.submit(write, inputs, out) for _ in range(8)]
+        errors = [future.exception() for future in writes]
+        done.set()
+        reads.result()
+    assert all(error is None or isinstance(error, IICError) for error in errors), errors
+    assert None in errors, errors
+    check_outputs(out)
+    assert list(out.glob(".*")) == []
+    return True
+
+
+def _read_until(done: threading.Event, out: Path) -> None:
+    while not done.is_set():
+        check_outputs(out)
+
+
+FUNCTIONS: dict[str, Callable[[Path, Path], Any]] = {
+    "stats": lambda inputs, out: iic_geotools.zone_statistics(
+        inputs / "map.tif", inputs / "zones.gpkg", out / "zones.gpkg", overwrite=True
+    ),
+    "change": lambda inputs, out: iic_geotools.change_map(
+        inputs / "map.tif", inputs / "later.tif", out / "change.tif", tables=[out / "c.json"], overwrite=True
+    ),
+    "clean": lambda inputs, out: iic_geotools.clean_map(
+        inputs / "map.tif", out / "clean.tif", majority=1, overwrite=True
+    ),
+    "draw": lambda inputs, out: iic_geotools.draw_samples(
+        inputs / "map.tif", out / "samples.gpkg", 200, overwrite=True
+    ),
+    "rename": lambda inputs, out: iic_runtime.rename_model(
+        inputs / "m.onnx", ["0=water"], out / "renamed.onnx"
+    ),
+    "look": lambda inputs, out: iic_runtime.look(str(inputs / "scene.tif"), None, out / "sheet.png"),
+}
+"""Functions that threads may call at once, by name."""
 
 
 def check_full_disk(writer: Writer, inputs: Path, disk: Path, free: int) -> bool:

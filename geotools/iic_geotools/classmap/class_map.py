@@ -13,7 +13,7 @@ from rasterio.windows import Window
 
 from iic_geotools.classmap.classes import MAX_CLASSES, NODATA, MapClass, class_colours
 from iic_geotools.errors import SceneError
-from iic_geotools.geobox import GeoBox
+from iic_geotools.geobox import GeoBox, places_pixels
 from iic_geotools.scene.info import cause, open_foreign
 from iic_geotools.scene.labels import category_names
 from iic_geotools.tiling import Rect
@@ -100,10 +100,9 @@ def open_map(path: Path) -> Iterator[ClassMap]:
                 f"{path} has the nodata value {dataset.nodata:g}, and maps have {NODATA}; convert it, e.g. with "
                 f"gdalwarp -dstnodata {NODATA}."
             )
-        if not all(number == 0 or 1e-100 < abs(number) < 1e100 for number in dataset.transform[:6]):
+        if not places_pixels(dataset.transform):
             raise SceneError(
-                f"The transform of {path} has numbers that are no places or lengths; set another, e.g. with "
-                "gdal_edit.py."
+                f"The transform of {path} gives its pixels no place or no size; set another, e.g. with gdal_edit.py."
             )
         names = _legend(path)
         classes = _make_classes(names or [""] * MAX_CLASSES, dataset)

@@ -8,12 +8,15 @@ import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from http.client import HTTPException
 from itertools import islice
 from pathlib import Path
 from typing import Any
-from urllib.parse import urljoin
+from urllib.error import HTTPError
+from urllib.parse import urlencode, urljoin
+from urllib.request import Request
 
-from iic_geotools.addresses import BUSY, RETRY_AFTER, TIMEOUT, is_web
+from iic_geotools.addresses import HEADERS, is_web, read, send
 from iic_geotools.errors import MissingPackageError, SceneError, UsageError
 from iic_geotools.files import check_writable, write_atomically
 from iic_geotools.options import SearchSettings
@@ -140,23 +143,36 @@ def _search(api: str, query: dict[str, Any], max_cloud: float | None) -> Iterato
         from pystac_client.exceptions import APIError
         from pystac_client.stac_api_io import StacApiIO
         from pystac_client.warnings import DoesNotConformTo
-        from urllib3 import Retry
     except ImportError as error:
         raise MissingPackageError.for_extra("pystac-client", "stac") from error
-    # A server that is busy is asked again; one that is silent or gone is not.
-    retry = Retry(
-        total=len(RETRY_AFTER),
-        connect=0,
-        read=0,
-        backoff_factor=RETRY_AFTER[0],
-        status_forcelist=BUSY,
-        allowed_methods=None,
-    )
+
+    class Reader(StacApiIO):
+        """Reads answers within the limits of every download; the client's own way has none."""
+
+        def request(
+            self,
+            href: str,
+            method: str | None = None,
+            headers: dict[str, str] | None = None,
+            parameters: dict[str, Any] | None = None,
+        ) -> str:
+            posts = (method or "GET").upper() == "POST"
+            body = json.dumps(parameters or {}).encode() if posts else None
+            query = "" if posts or not parameters else f"{'&' if '?' in href else '?'}{urlencode(parameters)}"
+            kind = {"Content-Type": "application/json"} if posts else {}
+            try:
+                with send(Request(href + query, body, {**HEADERS, **kind, **(headers or {})})) as answer:
+                    return read(answer).decode()
+            except HTTPError as error:
+                with error:  # what it says is wrong with the query
+                    text = read(error).decode(errors="replace")  # type: ignore[arg-type]
+                raise APIError(text or f"{error.code} {error.reason}") from error
+
     try:
         with warnings.catch_warnings():
             # What an API does not declare shows when it is asked for it.
             warnings.simplefilter("ignore")
-            client = Client.open(api, stac_io=StacApiIO(max_retries=retry), timeout=TIMEOUT)
+            client = Client.open(api, stac_io=Reader())
             if max_cloud is not None and client.conforms_to("QUERY"):
                 query = query | {"query": {CLOUD_COVER: {"lte": max_cloud}}}
             for item in islice(client.search(**query).items_as_dicts(), MOST_ITEMS):
@@ -164,7 +180,9 @@ def _search(api: str, query: dict[str, Any], max_cloud: float | None) -> Iterato
                     yield _with_addresses(item, api)
     except (NotImplementedError, DoesNotConformTo) as error:
         raise SceneError(f"{api} cannot be searched: it is not a STAC API with item search.") from error
-    except (APIError, STACError, ValueError, LookupError, TypeError, AttributeError) as error:
+    except (
+        APIError, STACError, ValueError, LookupError, TypeError, AttributeError, OSError, HTTPException, RecursionError,
+    ) as error:  # fmt: skip
         raise SceneError(
             f"{api} cannot be searched ({_reason(error)}); check that it is the address of a STAC API."
         ) from error

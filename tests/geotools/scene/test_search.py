@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from pyogrio import read_info
 from support.catalogue import write_catalogue
+from support.hostile_servers import ServerCase, check_server
 from support.web import WebServer, serve
 
 from iic_geotools import MissingPackageError, OutputError, SceneError, UsageError, search_scenes
@@ -128,3 +129,9 @@ def test_without_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
             bbox=PLACE,
             dates="2024",
         )
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("lie", ["endless", "drip", "deep", "silent", "longer", "not HTTP", "503"])
+def test_a_server_that_lies_is_a_sentence(lie: str, tmp_path: Path) -> None:
+    assert not check_server(ServerCase("search", lie, after=0), tmp_path / "case")

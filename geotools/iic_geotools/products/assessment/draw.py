@@ -125,6 +125,8 @@ def draw_samples(
         weights = np.array([row.share for row in areas.classes])
         if not sizes.any():
             raise SceneError(f"The map {map} has no pixel with data to draw samples from.")
+        if not np.nansum(weights):
+            raise SceneError(f"The map {map} does not lie on the earth; check its CRS and transform.")
         present = int((sizes > 0).sum())
         if draw < LEAST * present:
             raise UsageError(
