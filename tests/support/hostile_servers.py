@@ -11,6 +11,7 @@ from functools import cache
 from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 from unittest.mock import patch
 from urllib.parse import quote
 
@@ -137,8 +138,8 @@ def check_server(case: ServerCase, folder: Path) -> bool:
     (folder / "cache").mkdir()
     before = {entry.name for entry in folder.iterdir()}
     address = f"{_server()}/{quote(case.lie)}/{case.after}/{next(_USERS)}"
-    limits = {"TIMEOUT": 1.0, "LONGEST": 5.0}
-    small = {"LARGEST": 1 << 22, "RETRY_AFTER": (0.1,)}
+    limits: dict[str, Any] = {"TIMEOUT": 1.0, "LONGEST": 5.0}
+    small: dict[str, Any] = {"LARGEST": 1 << 22, "RETRY_AFTER": (0.1,)}
     with (
         patch.dict(os.environ, environment),
         patch.multiple(addresses, **limits, **small),
