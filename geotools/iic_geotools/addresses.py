@@ -85,7 +85,7 @@ def read(answer: "HTTPResponse") -> bytes:
         content += chunk
         seconds = time.monotonic() - begun
         if len(content) > LARGEST:
-            raise OSError(f"it has more than {LARGEST >> 20} MB")
+            raise OSError(f"more than {LARGEST >> 20} MB; give a shorter list")
         if seconds > LONGEST or (seconds > TIMEOUT and len(content) < LEAST_SPEED * seconds):
             raise TimeoutError(f"the server sent {len(content)} bytes in {seconds:.0f} s")
     if answer.length:
