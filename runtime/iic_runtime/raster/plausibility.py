@@ -18,7 +18,7 @@ from iic_geotools.classmap.classes import NODATA, usual_colour
 from iic_geotools.errors import DoubtWarning
 from iic_runtime.raster.novelty import foreign_share, known_spectra, wrong_gain
 from iic_runtime.raster.plan import Plan
-from iic_runtime.raster.stages import label_sample
+from iic_runtime.raster.stages import LabelSample, label_sample
 from iic_runtime.segmenter import Segmenter
 
 Floats = NDArray[np.float64]
@@ -60,9 +60,15 @@ class Figures:
     gain: float = 1.0
 
 
-def check_map(plan: Plan, segmenter: Segmenter) -> tuple[str, ...]:
-    """Check a finished map, warn of what looks wrong, and return the sentences."""
-    doubts = describe_doubts(plan, measure_map(plan, segmenter))
+def check_map(plan: Plan, segmenter: Segmenter, sample: LabelSample | None = None) -> tuple[str, ...]:
+    """Check a finished map, warn of what looks wrong, and return the sentences.
+
+    Args:
+        plan: The plan of the run.
+        segmenter: Its model.
+        sample: Pixels that the run has labelled; by default tiles spread over the scene are labelled again.
+    """
+    doubts = describe_doubts(plan, measure_map(plan, segmenter, sample))
     for doubt in doubts:
         warnings.warn(doubt, DoubtWarning, stacklevel=4)
     return doubts
@@ -97,10 +103,10 @@ def describe_doubts(plan: Plan, figures: Figures) -> tuple[str, ...]:
     return tuple(doubts)
 
 
-def measure_map(plan: Plan, segmenter: Segmenter) -> Figures:
-    """Measure what the checks look at: shares on the finished map, all else on tiles spread over the scene."""
+def measure_map(plan: Plan, segmenter: Segmenter, sample: LabelSample | None = None) -> Figures:
+    """Measure what the checks look at: shares on the finished map, all else on a sample of its pixels."""
     dominant, share = _dominant(plan.outputs.map, len(plan.classes))
-    sample = label_sample(plan, segmenter)
+    sample = sample or label_sample(plan, segmenter)
     if not sample.labels.size:
         return Figures(dominant, share, None, None, None)
     names, spectra = known_spectra(plan.card, plan.reading, sample.values)

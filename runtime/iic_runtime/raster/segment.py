@@ -40,7 +40,7 @@ from iic_runtime.raster.cluster import connect_cluster
 from iic_runtime.raster.part_folder import MapParts, PartFolder
 from iic_runtime.raster.plan import LAYERS, Outputs, Plan, fingerprint, make_plan, parts_manifest
 from iic_runtime.raster.plausibility import check_map
-from iic_runtime.raster.stages import clean_parts, gdal_options, label_parts, regrid_parts
+from iic_runtime.raster.stages import Sampler, clean_parts, gdal_options, label_parts, regrid_parts
 from iic_runtime.segmenter import Segmenter, SegmenterPool
 
 _LOG = logging.getLogger(__name__)
@@ -161,14 +161,16 @@ def segment_raster(arguments: SegmentArguments) -> Summary:
         _claim(plan, folder, arguments) as reused,
     ):
         parts = plan.parts()
-        label = label_parts if cluster is None else cluster.label_parts
+        # On a GPU confidence would be computed for nothing else.
+        sampler = Sampler(plan) if cluster is None and plan.engine.on_cpu else None
+        label = partial(label_parts, sampler=sampler) if cluster is None else cluster.label_parts
         counts = _label_missing(plan, parts, folder, partial(label, segmenter=segmenter), progress)
         map_parts = regrid_parts(plan, parts, folder, progress)
         _check_sources(plan, folder)
         map_parts = clean_parts(plan, map_parts, folder, progress)
         write_outputs(plan, map_parts, folder, progress)
         folder.remove()
-        doubts = check_map(plan, segmenter)
+        doubts = check_map(plan, segmenter, None if sampler is None else sampler.sample())
     return _summarise(plan, begun, counts, reused, doubts=doubts)
 
 

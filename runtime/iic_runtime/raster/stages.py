@@ -3,6 +3,7 @@
 While some tiles are labelled, the next ones are read and the last part is written.
 """
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -51,6 +52,8 @@ MAX_CONFIDENCE = NODATA - 1
 # Handles of readers that were still reading when the user interrupted the run; the end of the process closes them.
 _abandoned: list[ExitStack] = []
 REGRID_TILE = 1024
+SAMPLE_PIXELS = 150_000
+"""About how many pixels are kept of a run to check its map."""
 SAMPLE_SIDE, SAMPLE_TILES = 128, 3
 """Side in pixels of tiles that a sample of a map is made of, and their number in each direction."""
 _REGRIDDED = "scene_"
@@ -88,7 +91,12 @@ def confidence_layer(result: Segmentation) -> LabelArray:
 
 
 def label_parts(
-    plan: Plan, parts: Sequence[Part], folder: PartFolder, segmenter: Segmenter, on_tile: OnTile
+    plan: Plan,
+    parts: Sequence[Part],
+    folder: PartFolder,
+    segmenter: Segmenter,
+    on_tile: OnTile,
+    sampler: "Sampler | None" = None,
 ) -> None:
     """Label parts and write them.
 
@@ -98,12 +106,13 @@ def label_parts(
         folder: The folder that they are written to.
         segmenter: The plan's model.
         on_tile: Called after each tile with the tile and whether it held data and was run.
+        sampler: Keeps a sample of the pixels and their labels.
 
     Raises:
         IICError: A read, a run or a write failed. Parts that were written before stay; those in progress are lost.
     """
     spec = segmenter.spec
-    confidence = "confidence" in plan.layers or plan.unsure is not None
+    confidence = "confidence" in plan.layers or plan.unsure is not None or sampler is not None
     with (
         _open_scenes(plan) as scene,
         # Only one: each handle has a block cache of its own, and several would decode the same blocks.
@@ -122,7 +131,7 @@ def label_parts(
         )
         # One stream over all parts: no lane waits for the last tile of a part before it begins the next one.
         novelties: deque[LabelArray | None] = deque()
-        groups = group_by_shape(_with_data(reads, on_tile, novelties), spec.batch)
+        groups = group_by_shape(_with_data(reads, on_tile, novelties, sampler), spec.batch)
         pending: deque[Future[None]] = deque()
         canvases = _Canvases(plan.layers)
 
@@ -132,7 +141,7 @@ def label_parts(
 
         count = sum(len(part.columns) for part in parts)
         with closing(segmenter.label(groups, count, confidence)) as labelled:
-            results = _Results(labelled)
+            results = _Results(labelled if sampler is None else map(sampler.label, labelled))
             for part in parts:
                 content = _paint(plan, part, results.within(part.rect), novelties, canvases, on_tile)
                 if len(pending) >= PARTS_IN_FLIGHT:
@@ -155,6 +164,40 @@ class LabelSample:
     values: NDArray[Any]
     labels: LabelArray
     confidence: LabelArray
+
+
+class Sampler:
+    """Keeps every so many pixels of the tiles that are labelled, so that a map can be checked without labelling again.
+
+    Args:
+        plan: The plan of the run.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        step = max(1, math.isqrt(plan.tiles.area.area // SAMPLE_PIXELS))
+        self._every = slice(step // 2, None, step), slice(step // 2, None, step)
+        self._values: deque[NDArray[Any]] = deque()
+        self._kept: list[LabelSample] = []
+
+    def read(self, tile: Tile, pixels: Pixels) -> None:
+        """Keep the values of a tile until its labels are there."""
+        self._values.append(pixels.values[:, *tile.crop][:, *self._every].copy())
+
+    def label(self, results: list[tuple[Tile, Segmentation]]) -> list[tuple[Tile, Segmentation]]:
+        """Keep the labels of tiles, which come in the order in which they were read, and return them."""
+        for _, result in results:
+            labels, confidence = result.labels[self._every], result.confidence[self._every]
+            valid = labels != NODATA
+            self._kept.append(LabelSample(self._values.popleft()[:, valid], labels[valid], confidence[valid]))
+        return results
+
+    def sample(self) -> LabelSample | None:
+        """Return what is kept; None if nothing is, because an earlier run or other processes have labelled all."""
+        if not self._kept:
+            return None
+        rows = ((entry.values.T, entry.labels, entry.confidence) for entry in self._kept)
+        values, labels, confidence = (np.concatenate(arrays) for arrays in zip(*rows, strict=True))
+        return LabelSample(values.T, labels, confidence)
 
 
 def label_sample(plan: Plan, segmenter: Segmenter) -> LabelSample:
@@ -299,7 +342,10 @@ class _Results:
 
 
 def _with_data(
-    reads: Iterable[_Read], on_tile: OnTile, novelties: deque[LabelArray | None]
+    reads: Iterable[_Read],
+    on_tile: OnTile,
+    novelties: deque[LabelArray | None],
+    sampler: Sampler | None,
 ) -> Iterator[tuple[Tile, Pixels]]:
     """Yield the tiles with something to label, and report the others; their novelty waits until they are painted."""
     for read in reads:
@@ -307,6 +353,8 @@ def _with_data(
             on_tile(read.tile, False)
         else:
             novelties.append(read.novelty)
+            if sampler is not None:
+                sampler.read(read.tile, read.pixels)
             yield read.tile, read.pixels
 
 

@@ -17,7 +17,8 @@ from iic_runtime import segment_raster
 from iic_runtime.options import SegmentSettings
 from iic_runtime.raster.look import look
 from iic_runtime.raster.plan import Outputs, Plan, make_plan
-from iic_runtime.raster.plausibility import Figures, describe_doubts, measure_map
+from iic_runtime.raster.plausibility import Figures, check_map, describe_doubts, measure_map
+from iic_runtime.raster.stages import LabelSample
 from iic_runtime.segmenter import Segmenter
 
 MakeScene = Callable[..., Path]
@@ -112,6 +113,29 @@ def test_green_water_and_unsure_maps_are_doubtful(make_scene: MakeScene, tmp_pat
     doubts = describe_doubts(wrong, replace(figures, share=0.5, novelty=0.4, confidence=0.3))
     assert [doubt.split()[0] for doubt in doubts] == ["50", "40", "The"]
     assert all("iic-studio scene.tif" in doubt for doubt in doubts)
+
+
+@pytest.mark.filterwarnings("ignore::iic_geotools.errors.DoubtWarning")
+def test_checks_see_what_the_run_has_labelled(
+    make_scene: MakeScene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = spectra(WATER, WHEAT, noise=0.02)
+    values[:, 30:50, 40:90] = -9999
+    scene, seen = make_scene(values, nodata=-9999), []
+
+    def spy(plan: Plan, segmenter: Segmenter, sample: LabelSample) -> tuple[str, ...]:
+        seen.append(sample)
+        return check_map(plan, segmenter, sample)
+
+    monkeypatch.setattr("iic_runtime.raster.segment.check_map", spy)
+    options = {"reflectance": (1e-4, 0), "match_gsd": False, "confidence": tmp_path / "sure.tif"}
+    segment_raster(scene, tmp_path / "map.tif", "satellite", tile=32, **options)
+    with rasterio.open(tmp_path / "map.tif") as labels, rasterio.open(tmp_path / "sure.tif") as confidence:
+        valid = labels.read(1) != 255
+        expected = np.array([*values[:, valid], labels.read(1)[valid], confidence.read(1)[valid]])
+    (sample,) = seen
+    found = np.array([*sample.values, sample.labels, np.minimum(sample.confidence, 254)])
+    assert np.array_equal(found[:, np.lexsort(found)], expected[:, np.lexsort(expected)])
 
 
 def test_a_map_without_data_raises_no_doubt(make_scene: MakeScene, tmp_path: Path) -> None:
