@@ -10,13 +10,9 @@ import torch
 
 from iic_geotools.errors import UsageError
 from iic_geotools.progress import OnProgress, silent
-from iic_research.deepcluster import DeepCluster
-from iic_research.features import Features, cluster_features
-from iic_research.neighbours import Doersch, Isola
-from iic_research.sift import sift_features
-from iic_research.spectral import SAMPLE_IMAGES, spectral_clusters, spectral_predict
-from iic_research.training import calibrate, train_trunk
-from iic_research.triplets import Triplets
+from iic_research.features import Features, cluster_features, sift_features
+from iic_research.neighbours import SAMPLE_IMAGES, Doersch, Isola, spectral_clusters, spectral_predict
+from iic_research.training import DeepCluster, Triplets, calibrate, train_trunk
 from iic_train.config import BASELINES, Baseline, TrainConfig, change
 from iic_train.data.base import Dataset
 from iic_train.data.training_data import open_dataset_of
@@ -42,10 +38,7 @@ def run_baseline(
     data: Path | None = None,
     overcluster: bool = False,
     download: bool = False,
-    standardise: bool | None = None,
-    sample: int | None = None,
-    device: str = "auto",
-    progress: OnProgress = silent,
+    **options: Any,
 ) -> Evaluation:
     """Score a baseline on a data set of the paper, with the trunk, the views and the protocol of its preset.
 
@@ -56,11 +49,7 @@ def run_baseline(
         data: Folder that holds the data set; else what the variable IIC_DATA names, else `./data`.
         overcluster: Use the partitions and the number of clusters of semi-supervised overclustering.
         download: Download the data set if it is missing.
-        standardise: For k-means: scale every value to unit deviation. By default pixels are, images are not.
-        sample: Number of images or pixels from which k-means computes its centres, or which spectral clustering joins
-            in a graph.
-        device: `auto`, `cpu` or `cuda`.
-        progress: Function that takes reports of progress.
+        options: `standardise`, `sample`, `device` and `progress`, as `score_baseline` takes them.
 
     Raises:
         UsageError: The preset is not known, or the baseline is not made for its kind of data.
@@ -69,15 +58,8 @@ def run_baseline(
     root = None if data is None else str(data.absolute())
     config = config_of(preset_name, overcluster=overcluster)
     config = change(replace(config, data=replace(config.data, root=root)), changes)
-    return score_baseline(
-        baseline,
-        config,
-        open_dataset_of(config, download=download),
-        standardise=standardise,
-        sample=sample,
-        device=device,
-        progress=progress,
-    )
+    dataset = open_dataset_of(config, download=download)
+    return score_baseline(baseline, config, dataset, **{"device": "auto", **options})
 
 
 OF_IMAGES: tuple[Baseline, ...] = ("spectral", "triplets")

@@ -9,12 +9,9 @@ import torch
 
 from iic_geotools.errors import DataError, TrainingError, UsageError
 from iic_research.baselines import score_baseline
-from iic_research.features import Features, nearest_centres, whiten
-from iic_research.neighbours import Doersch, Isola
-from iic_research.sift import dense_sift
-from iic_research.spectral import spectral_clusters
-from iic_research.training import train_trunk
-from iic_research.triplets import Triplets
+from iic_research.features import Features, dense_sift, nearest_centres, whiten
+from iic_research.neighbours import Doersch, Isola, spectral_clusters
+from iic_research.training import Triplets, train_trunk
 from iic_train.config import BASELINES, Baseline, DataConfig, TrainConfig
 from iic_train.data.base import Arrays, Dataset, Images
 from iic_train.evaluation.kmeans import kmeans_baseline

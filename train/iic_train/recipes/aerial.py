@@ -9,10 +9,11 @@ DATA holds the folders `flair`, `naip` and `pool`; docs/models.md says what is i
 """
 
 from pathlib import Path
+from typing import Any
 
 from iic_train.finetune.settings import FinetuneConfig, LabelSource, Meaning, own_names
 from iic_train.models.registry import NetworkConfig
-from iic_train.recipes.learnt import LearntRecipe
+from iic_train.recipes.learnt import LearntRecipe, pool_source
 from iic_train.recipes.recipe import Recipe
 
 CHANNELS = ("red", "green", "blue", "nir")
@@ -63,33 +64,19 @@ NOT_BUILDING = (GROUND, LOW, HIGH, WATER)
 
 
 def _source(
-    name: str,
-    weight: float,
-    meanings: tuple[Meaning, ...],
-    *,
-    scenes: str = "*_rgb.tif",
-    labels: str | None = "*_label.tif",
-    side: float,
-    factors: tuple[int, ...] = (1,),
-    folder: str | None = None,
-    rescale: str | None = None,
+    name: str, weight: float, meanings: tuple[Meaning, ...], *, side: float, **about: Any
 ) -> LabelSource:
     """Return a source that is left out as a whole, with pixels of `side` metres."""
-    folder = folder or f"pool/{name}"
-    drawn = labels is not None and Path(labels).is_absolute()
-    return LabelSource(
+    about = {"scenes": "*_rgb.tif", "labels": "*_label.tif", **about}
+    return pool_source(
         name,
-        (f"{folder}/{scenes}",),
-        () if labels is None else (labels if drawn else f"{folder}/{labels}",),
+        0.0 if name in LOCKED else weight,
         meanings,
-        label_field="class" if drawn else None,
-        weight=0.0 if name in LOCKED else weight,
-        bands=CHANNELS[:3] if "_rgb.tif" in scenes else CHANNELS,
-        rescale=rescale,
+        bands=CHANNELS[:3] if "_rgb.tif" in about["scenes"] else CHANNELS,
         dense=DENSE,
-        factors=factors,
         pixel_size=side,
         folds=(("", LOCKED_FOLD if name in LOCKED else next(i for i, g in enumerate(GROUPS) if name in g)),),
+        **about,
     )
 
 

@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from iic_geotools.errors import DataError
 from iic_train.config import DataConfig, TrainConfig
-from iic_train.finetune.settings import FinetuneConfig, LabelSource
+from iic_train.finetune.settings import FinetuneConfig, LabelSource, Meaning
 from iic_train.models.registry import NetworkConfig
 from iic_train.recipes.recipe import find_files
 from iic_train.views.settings import DensePairs
@@ -46,6 +47,36 @@ class LearntRecipe:
     def facts(self) -> dict[str, str]:
         """Return what the record of a run says about its data."""
         return {"attribution": self.attribution, "licence": self.licence}
+
+
+def pool_source(
+    name: str,
+    weight: float,
+    meanings: tuple[Meaning, ...],
+    *,
+    scenes: str,
+    labels: str | None,
+    folder: str | None = None,
+    **about: Any,
+) -> LabelSource:
+    """Return a source from patterns of files.
+
+    Args:
+        name: Its name; that of its folder in `pool` too, unless another is given.
+        weight: How often it is drawn from.
+        meanings: What its labels mean.
+        scenes: Pattern of its scenes in the folder.
+        labels: Pattern of its labels there, or a file of drawn polygons; None if all labels are dense chips.
+        folder: Its folder.
+        about: Other fields of `LabelSource`.
+    """
+    folder = folder or f"pool/{name}"
+    drawn = labels is not None and Path(labels).is_absolute()
+    files = () if labels is None else (labels if drawn else f"{folder}/{labels}",)
+    field = "class" if drawn else None
+    return LabelSource(
+        name, (f"{folder}/{scenes}",), files, meanings, label_field=field, weight=weight, **about
+    )
 
 
 def learnt_config(

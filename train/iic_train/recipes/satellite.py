@@ -9,10 +9,11 @@ DATA holds the folders `pool` and `sentinel2`; docs/models.md says what is in th
 """
 
 from pathlib import Path
+from typing import Any
 
 from iic_train.finetune.settings import FinetuneConfig, LabelSource, Meaning, own_names
 from iic_train.models.registry import NetworkConfig
-from iic_train.recipes.learnt import LearntRecipe
+from iic_train.recipes.learnt import LearntRecipe, pool_source
 from iic_train.recipes.recipe import Recipe
 
 CHANNELS = ("red", "green", "blue", "nir")
@@ -67,29 +68,21 @@ def _source(
     weight: float,
     meanings: tuple[Meaning, ...],
     *,
-    scenes: str = "*_rgbn.tif",
-    labels: str | None = "*_label.tif",
     reflectance: tuple[float, float] | None = SURFACE,
-    through_air: bool = False,
-    folder: str | None = None,
-    nodata: float | None = None,
+    **about: Any,
 ) -> LabelSource:
     """Return a source that is left out as a whole; without `reflectance` its values are stretched."""
-    folder = folder or f"pool/{name}"
-    return LabelSource(
+    about = {"scenes": "*_rgbn.tif", "labels": "*_label.tif", **about}
+    return pool_source(
         name,
-        (f"{folder}/{scenes}",),
-        () if labels is None else (labels if labels == DRAWN else f"{folder}/{labels}",),
+        0.0 if name in LOCKED else weight,
         meanings,
-        label_field="class" if labels == DRAWN else None,
-        weight=0.0 if name in LOCKED else weight,
-        bands=CHANNELS if "rgbn" in scenes else CHANNELS[:3],
+        bands=CHANNELS if "rgbn" in about["scenes"] else CHANNELS[:3],
         rescale="stretch" if reflectance is None else "reflectance",
         reflectance=reflectance,
-        nodata=nodata,
         dense=DENSE,
-        through_air=through_air,
         folds=(("", _fold(name)),),
+        **about,
     )
 
 
