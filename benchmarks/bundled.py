@@ -15,7 +15,7 @@ scores a run of `iic-train recipe NAME` and leaves the figures in its folder; `i
 `gallery` draws windows of the locked sources that may be shown, each next to its map, right or wrong.
 
 Where labels leave several classes open, as "no building" does, these count as one class if they overlap no other.
-DATA holds the folders flair, naip, pool and sentinel2 (docs/models.md says what they are).
+DATA holds the folders flair, naip, pool and sentinel2 (docs/research/bundled-models.md says what they are).
 """
 
 import argparse

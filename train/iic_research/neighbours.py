@@ -4,8 +4,8 @@ Isola et al. 2016 ask whether two patches occur together, Doersch et al. 2015 wh
 in the paper's comparison, patches are what the cells of the trunk see, and k-means clusters the features of the cells.
 
 Spectral clustering joins images with their nearest neighbours, near being relative to how far apart neighbours are
-there (Zelnik-Manor and Perona 2004). k-means clusters the leading eigenvectors of the normalised graph (Ng, Jordan and Weiss
-2001). Only a sample of the images is in the graph; all others are placed between their neighbours in it.
+there (Zelnik-Manor and Perona 2004). k-means clusters the leading eigenvectors of the normalised graph (Ng, Jordan and
+Weiss 2001). Only a sample of the images is in the graph; all others are placed between their neighbours in it.
 """
 
 from collections.abc import Iterable

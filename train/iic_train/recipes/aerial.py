@@ -5,7 +5,7 @@ together, four groups in turn, to choose settings; those of `LOCKED` have no wei
 chosen on them: they judge the finished model. `naip_towns.geojson` holds polygons drawn by eye over 90 chips of
 Californian towns, `dense_chips.json.gz` whole chips labelled by eye.
 
-DATA holds the folders `flair`, `naip` and `pool`; docs/models.md says what is in them.
+DATA holds the folders `flair`, `naip` and `pool`; docs/research/bundled-models.md says what is in them.
 """
 
 from pathlib import Path

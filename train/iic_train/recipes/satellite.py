@@ -5,7 +5,7 @@ turn, to choose settings; those of `LOCKED` have no weight, so nothing learns fr
 the finished model. `satellite_scenes.geojson` holds polygons drawn by eye over 17 scenes, `dense_chips.json.gz` whole
 chips labelled by eye; where neither says anything, spectral rules say what is certain.
 
-DATA holds the folders `pool` and `sentinel2`; docs/models.md says what is in them.
+DATA holds the folders `pool` and `sentinel2`; docs/research/bundled-models.md says what is in them.
 """
 
 from pathlib import Path
