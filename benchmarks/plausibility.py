@@ -2,10 +2,10 @@
 
     python benchmarks/plausibility.py DATA [--chips N]
 
-DATA holds the folder `pool` (docs/research/bundled-models.md). Chips of labelled sources that the bundled models learn from are mapped
-as they are, and misread on purpose: ten times too bright, ten times too dark, and with the bands in reverse order. A
-map is right if at least 70 % of its labelled pixels have their class, and wrong if less than half of them have. The
-sources that judge the models are left out, so that thresholds are not chosen on them.
+DATA holds the folder `pool` (docs/research/bundled-models.md). Chips of labelled sources that the bundled models
+learn from are mapped as they are, and misread on purpose: ten times too bright, ten times too dark, and with the
+bands in reverse order. A map is right if at least 70 % of its labelled pixels have their class, and wrong if less
+than half of them have. The sources that judge the models are left out, so that thresholds are not chosen on them.
 """
 
 import argparse

@@ -63,9 +63,10 @@ class EngineSettings(DeviceSettings, group="Running"):
         None,
         "Side in pixels of the squares that are labelled at once. By default what is fast within `max_memory`.",
         metavar="PX",
+        least=1,
     )
     batch: int | None = setting(
-        None, "Number of tiles run at once. By default 1 on a CPU; on a GPU by its memory."
+        None, "Number of tiles run at once. By default 1 on a CPU; on a GPU by its memory.", least=1
     )
     max_memory: int | None = setting(
         None,

@@ -272,7 +272,11 @@ def build_levels(
         count: Number of overviews; by default as many as it takes until one fits into a block.
     """
     levels = [base]
-    while len(levels) - 1 < count if count is not None else _larger_than_block(levels[-1]):
+    while (
+        len(levels) - 1 < count
+        if count is not None
+        else max(levels[-1].width, levels[-1].height) > base.block
+    ):
         path = scratch(f"overview-{len(levels)}.tif")
         levels[-1:] = _halve(levels[-1], path, reduce)
     return levels if len(levels) > 1 else [_without_empty_blocks(base)]
@@ -301,10 +305,6 @@ def _strike_out(touched: Blocks, block: int, row: int, col: int, pixels: Bytes) 
         for x in range(0, pixels.shape[1], block):
             if (pixels[y : y + block, x : x + block] == NODATA).all():
                 touched[row + y // block, col + x // block] = False
-
-
-def _larger_than_block(level: Level) -> bool:
-    return max(level.width, level.height) > level.block
 
 
 def _halve(level: Level, path: Path, reduce: Reducer) -> tuple[Level, Level]:

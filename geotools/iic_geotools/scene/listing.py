@@ -399,7 +399,7 @@ def _expand(name: str, assets: Sequence[str] | None, lists: bool) -> Iterator[Li
     elif (product := find_product(name)) is not None:
         yield ListedScene(name, product.name, product=product)
     else:
-        yield ListedScene(name, _stem(name))
+        yield ListedScene(name, PurePosixPath(name.partition("?")[0].replace("\\", "/")).stem)
 
 
 def _read_list(name: str) -> Iterator[str]:
@@ -443,10 +443,6 @@ def _file_name(item: Item) -> str:
             f"{item.base} has an item with the id {item.id!r}, which cannot be the name of a map."
         )
     return name
-
-
-def _stem(path: str) -> str:
-    return PurePosixPath(path.partition("?")[0].replace("\\", "/")).stem
 
 
 def _make_distinct(scenes: Sequence[ListedScene]) -> list[ListedScene]:

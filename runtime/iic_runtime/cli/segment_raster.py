@@ -73,16 +73,11 @@ def segment_raster(
     elif mosaic is not None:
         raise UsageError("`mosaic` is for several scenes; give a folder as the last argument.")
     else:
-        _segment_one(scenes[0], out, model, settings, display)
-
-
-def _segment_one(
-    scene: str, out: Path, model: str | None, settings: SegmentSettings, display: Display
-) -> None:
-    with display.show_progress() as progress:
-        summary = iic_runtime.segment_raster(scene, out, model, **{**settings.values(), "progress": progress})
-    if not display.progress_json:
-        _LOG.info("%s", summary.sentence())
+        with display.show_progress() as progress:
+            options = {**settings.values(), "progress": progress}
+            summary = iic_runtime.segment_raster(scenes[0], out, model, **options)
+        if not display.progress_json:
+            _LOG.info("%s", summary.sentence())
 
 
 def _segment_many(

@@ -4,13 +4,13 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib.util import find_spec
-from numbers import Integral
 from typing import get_args
 
 import numpy as np
 
 from iic_geotools.errors import DeviceError, MissingPackageError, SceneError, UsageError
 from iic_geotools.geobox import GeoBox
+from iic_geotools.settings import check_numbers
 from iic_geotools.threads import cores
 from iic_runtime.engine.base import (
     CPU_DEVICES,
@@ -143,10 +143,7 @@ def choose_spec(card: Card, settings: EngineSettings) -> EngineSpec:
     """
     device, threads = settings.device, settings.threads
     tile, batch, max_memory = settings.tile, settings.batch, settings.max_memory
-    for name, value in (("tile", tile), ("batch", batch)):
-        _check_whole(name, value)
-        if value is not None and value < 1:
-            raise UsageError(f"`{name}` must be at least 1, not {value}.")
+    check_numbers(EngineSettings, settings.values())
     on_cpu = device in CPU_DEVICES
     tiles = (TILES if on_cpu else GPU_TILES) if tile is None else (tile,)
     batches = ((CPU_BATCH,) if on_cpu else GPU_BATCHES) if batch is None else (batch,)
@@ -205,12 +202,6 @@ def _expected_speed(card: Card, spec: EngineSpec) -> float:
 
 def _useful_share(card: Card, spec: EngineSpec) -> float:
     return (spec.tile / _side(card, spec.tile)) ** 2
-
-
-def _check_whole(name: str, value: object) -> None:
-    """Refuse what is not a whole number: Python takes any type."""
-    if value is not None and (isinstance(value, bool) or not isinstance(value, Integral)):
-        raise UsageError(f"`{name}` must be a whole number, not {value!r}.")
 
 
 def check_machine(card: Card, spec: EngineSpec, longest: int) -> None:

@@ -142,7 +142,8 @@ class PartFolder:
         self._refuse_foreign()
         text = json.dumps(manifest, indent=1, sort_keys=True)
         with self._lock():
-            resumes = resume and resumable and self._is_for(text)
+            file = self.path / MANIFEST
+            resumes = resume and resumable and file.exists() and file.read_text() == text
             if not (resumes and self.has_begun_placement):
                 self._check_first(check_outputs)
             try:
@@ -202,10 +203,6 @@ class PartFolder:
             yield
         if not files.POSIX and [entry.name for entry in self.path.iterdir()] == [LOCK]:
             self.remove()  # Windows keeps a lock that is open, and refuses if another run has taken it since
-
-    def _is_for(self, manifest: str) -> bool:
-        file = self.path / MANIFEST
-        return file.exists() and file.read_text() == manifest
 
     def _clear(self, manifest: str) -> None:
         """Remove all parts and begin anew for a manifest."""

@@ -163,8 +163,12 @@ class Outputs:
         check_apart(list(self.files.values()), map(Path, inputs))
         if self.cleaning is not None:
             self.cleaning.check(grid)
-        self._check_polygons(grid)
-        self._check_zones(grid)
+        if "polygons" in self.files or self.products.min_area or self.products.simplify:
+            self._check_polygons(grid)
+        if self.zones is not None:
+            if "stats" not in self.files:
+                raise UsageError("`stats_by` applies only to `stats`: give both or neither.")
+            check_zones(self.zones, grid)
 
     def _check_polygons(self, grid: GeoBox) -> None:
         products = self.products
@@ -174,16 +178,9 @@ class Outputs:
             from iic_geotools.products.polygons import check_polygons
 
             check_polygons(self.files["polygons"], grid, products.min_area, products.simplify)
-        elif products.min_area or products.simplify:
+        else:
             name = "min_area" if products.min_area else "simplify"
             raise UsageError(f"`{name}` applies only to `polygons`: give both or neither.")
-
-    def _check_zones(self, grid: GeoBox) -> None:
-        if self.zones is None:
-            return
-        if "stats" not in self.files:
-            raise UsageError("`stats_by` applies only to `stats`: give both or neither.")
-        check_zones(self.zones, grid)
 
     def check_absent(self) -> None:
         """Refuse to replace files.
@@ -262,7 +259,7 @@ class Plan:
             self.engine.tile,
             card.halo,
             card.stride,
-            self._read_region(),
+            self.region if self.reading.grid is None else self._read_region(self.reading.grid),
             uniform=not self.engine.on_cpu,
         )
 
@@ -286,11 +283,9 @@ class Plan:
             engine=self.engine.with_threads(threads),
         )
 
-    def _read_region(self) -> Rect:
-        """Return the region in pixels of the grid that the scene is read on."""
-        if self.reading.grid is None:
-            return self.region
-        read, own, region = self.reading.grid, self.scene.grid, self.region
+    def _read_region(self, read: GeoBox) -> Rect:
+        """Return the region in pixels of another grid, that the scene is read on."""
+        own, region = self.scene.grid, self.region
         x, y = read.width / own.width, read.height / own.height
         col, row = math.floor(region.col * x), math.floor(region.row * y)
         right, bottom = math.ceil(region.right * x), math.ceil(region.bottom * y)
