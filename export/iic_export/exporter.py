@@ -203,8 +203,6 @@ def build_graph(
     """Trace a head in the precision asked for, and prove the graph.
 
     Args:
-        head: The head to export.
-        precision: Precision of trunk and head.
         merge: `[classes, clusters]` of 0 and 1, if clusters are merged into classes.
         min_agreement: Share of labels that must equal the trained network's.
         symmetric: Quantise to int8 as TensorRT requires.
@@ -285,7 +283,6 @@ def draft_card(head: TrainedHead, settings: CardSettings, named: NamedClusters |
     """Draft the card of a head: all but what only the finished graph can state.
 
     Args:
-        head: The head to export.
         settings: What the model says about itself; by default what the run says.
         named: The classes that labels made of its clusters, if there are any.
     """

@@ -169,9 +169,6 @@ def compare(
     """Compare the probabilities of two models over images.
 
     Args:
-        reference: The trained network.
-        model: The exported model.
-        images: What both are run on.
         own_data: Whether these are the run's own data.
         exact: The trained network in double precision, which tells how much of a difference rounding makes.
     """
@@ -256,7 +253,6 @@ def prove_file(content: bytes, card: Card) -> tuple[bytes, Card]:
     """Run a finished graph: measure its memory and check every promise of its card, exact tiling included.
 
     Args:
-        content: The serialised graph.
         card: Its card, complete but for `memory_per_pixel`.
 
     Returns:

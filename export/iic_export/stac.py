@@ -44,8 +44,6 @@ def write_stac(path: Path, model: Path, card: Card, head: TrainedHead) -> None:
 
     Args:
         path: The item, a `.json` file.
-        model: The model file, which the item names relative to itself.
-        card: The card of the model.
         head: The head that was exported.
     """
     item = make_item(path, model, card, head)

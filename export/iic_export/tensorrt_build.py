@@ -169,9 +169,6 @@ def write_engine(
 
     Args:
         model: A graph that was proven on the CPU.
-        card: The card of the graph.
-        out: The engine file.
-        options: What the engine is built for.
         prove: A function that compares the engine with the trained network, and returns the card with the figures.
 
     Raises:

@@ -181,8 +181,6 @@ def to_onnx(module: ServedHead, bands: int, dtype: PixelType, size: tuple[int, i
     """Trace a module.
 
     Args:
-        module: The module to trace.
-        bands: Number of bands of its input.
         dtype: Data type of its pixels.
         size: Height and width of its input; for segmentation only an example, as the graph takes any size.
 
@@ -304,7 +302,6 @@ def float_graph(
     """Trace a head in float32, or with trunk and head in float16.
 
     Args:
-        head: The head to trace.
         size: Height and width of the images that a clustering network takes.
         merge: `[classes, clusters]` of 0 and 1, if clusters are merged into classes.
         half: Compute trunk and head in float16.

@@ -168,7 +168,6 @@ def replacement(path: Path, *, sweep: bool = True) -> Iterator[Path]:
     The temporary file has the name of `path`, so that drivers chosen by suffix still fit, in a folder of its own.
 
     Args:
-        path: The final path.
         sweep: Whether to remove what killed processes left of their replacements of `path`.
     """
     with scratch_folder(path, sweep=sweep) as folder:
@@ -247,7 +246,6 @@ def check_suffix(file: Path, suffixes: Sequence[str], argument: str) -> None:
     """Refuse an output whose name does not say a format that it can have.
 
     Args:
-        file: The output.
         suffixes: The suffixes that it may have, in lower case.
         argument: What the caller's argument is called.
     """

@@ -75,8 +75,6 @@ class Ellipsoid:
         antimeridian are not special to it.
 
         Args:
-            longitude: Longitudes of the points in radians.
-            latitude: Latitudes of the points in radians.
             centre: For each point, the index of the point that is its centre.
         """
         full = float(self.zone(np.pi / 2))
@@ -309,7 +307,6 @@ class GeoBox:
         """True areas in m2 of rectangles of pixels; not finite where they lie off the earth.
 
         Args:
-            ground: The ground under the grid's CRS.
             left: First column of each rectangle.
             top: First row of each rectangle.
             wide: Width of the rectangles in pixels.

@@ -95,7 +95,6 @@ def setting(default: T, help: str, **about: Any) -> T:
 
     Args:
         default: The default.
-        help: What it does.
         about: The other attributes of `Setting`.
     """
     metadata = {_KEY: Setting(help, **about)}
@@ -226,7 +225,6 @@ def from_plain(kind: Any, value: Any, name: str = "") -> Any:
 
     Args:
         kind: The type: a dataclass, a tuple, a union, a Literal or a plain type.
-        value: What JSON holds.
         name: What the value is called in errors.
 
     Raises:
@@ -313,7 +311,6 @@ def markdown_table(kind: type[Any], option: Callable[[str], str] = lambda name: 
     """Return the settings of a class as tables of Markdown, one per group; what only Python can give is left out.
 
     Args:
-        kind: The class.
         option: Says how a setting is written, e.g. with dashes.
     """
     groups: dict[str, list[str]] = {}

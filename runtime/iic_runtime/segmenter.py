@@ -301,8 +301,6 @@ def get_segmenter(digest: str, spec: EngineSpec, read: Callable[[], ModelFile]) 
     """Return the segmenter of a model; the first call in this process opens it.
 
     Args:
-        digest: The digest of the model file.
-        spec: How the model is run.
         read: Returns the model file; called only if the segmenter is not open.
     """
     key = (digest, spec)

@@ -84,7 +84,6 @@ def score_baseline(
 
     Args:
         kind: One of `iic_train.config.BASELINES`.
-        config: Settings of the run: clusters, network, views and seed.
         dataset: Images that the run would be trained on.
         standardise: For `kmeans`, as `kmeans_baseline` says.
         sample: Number of images or pixels from which k-means computes its centres, or which spectral clustering joins

@@ -97,11 +97,7 @@ def cluster_features(
     """Cluster features with k-means and score the clusters like those of a network.
 
     Args:
-        features: What to cluster.
-        config: Settings of the run: clusters, evaluation and seed.
-        dataset: Data set; centres come from its training part.
         sample: Number of images or pixels from which centres are computed; fewer if they have many features.
-        device: Device on which features are computed.
     """
     clusters = config.network.clusters_b
     points = sample_features(features, config, dataset, sample=sample, device=device)

@@ -64,11 +64,6 @@ def train_trunk(
     Epochs, steps, images per step, learning rate, views and seed are those of the run. The heads do not change.
 
     Args:
-        network: The network, on its device.
-        config: Settings of the run.
-        dataset: Data set whose training part is used.
-        task: What the trunk is trained for.
-        device: Device to compute on.
         progress: Function that takes reports of progress.
     """
     loader, steps = _training_part(config, dataset)

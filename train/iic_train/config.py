@@ -307,7 +307,6 @@ def change(config: TrainConfig, changes: Mapping[str, Any]) -> TrainConfig:
     """Return a config with other settings.
 
     Args:
-        config: The config.
         changes: Settings of `TrainConfig` and `HeadSettings` by name. Another `network` has its own widths, image pairs
             set the size of the images, and without `clusters_a` the passes of head A are left out.
     """

@@ -164,7 +164,6 @@ def average_statistics(network: nn.Module, weight: float = 1.0) -> None:
     """Give all ranks the mean of their running batch-norm statistics.
 
     Args:
-        network: The network.
         weight: Share of this rank in relation to a share of equal size.
     """
     if dist.is_initialized():

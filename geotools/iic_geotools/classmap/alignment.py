@@ -51,10 +51,8 @@ def view_on(dataset: Any, grid: GeoBox, classes: int, path: Path) -> Iterator[Vi
     """View a one-band map of bytes on a grid of any CRS; 255 is nodata.
 
     Args:
-        dataset: The open map.
         grid: The grid, which lies inside the map if both have the same pixels.
         classes: Number of values that the map may have.
-        path: Path of the map, for errors.
     """
     shift = shared_pixels(GeoBox.of(dataset), grid)
     if shift is not None:

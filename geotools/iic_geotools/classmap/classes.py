@@ -83,7 +83,6 @@ def distinct_colours(count: int, besides: Collection[str | None] = ()) -> list[s
     which keeps neighbours in the sequence far apart, in turns of lightness and saturation.
 
     Args:
-        count: Number of colours.
         besides: Colours that are taken already.
     """
     if not 0 <= count <= MAX_CLASSES:
@@ -105,7 +104,6 @@ def class_colours(names: Sequence[str], given: Sequence[str | None] = ()) -> lis
     """Return a colour for each class, no two alike: the one given, else the usual one, else one that stands out.
 
     Args:
-        names: Names of the classes.
         given: A colour for each name, or None. One that is given twice counts as not given.
     """
     fixed = [colour if colour and given.count(colour) == 1 else None for colour in given] or [None] * len(
@@ -140,7 +138,6 @@ def suggest_colour(name: str, taken: Collection[str]) -> str:
 
     Args:
         name: Name of the class; a word of it is enough, e.g. "harvested fields".
-        taken: Colours of the other classes.
     """
     usual = usual_colour(name)
     if usual is not None:

@@ -112,7 +112,6 @@ def is_whole(path: Path, expected: list[int]) -> bool:
     """Whether a tiled TIFF holds all its tiles.
 
     Args:
-        path: Path of the file.
         expected: The least number of tiles of each of its images, in the order of the file.
     """
     try:
@@ -295,7 +294,6 @@ def _strike_out(touched: Blocks, block: int, row: int, col: int, pixels: Bytes) 
     """Clear the flags of blocks without data.
 
     Args:
-        touched: The flags, which are changed.
         block: Side of a block in pixels.
         row: Row of the first block that `pixels` cover.
         col: Column of the first block that `pixels` cover.
@@ -347,8 +345,6 @@ def store(level: Level, path: Path, compression: Mapping[str, str]) -> Level:
     """Write the blocks of a level that hold data to a sparse file of their own.
 
     Args:
-        level: The level, whose empty blocks are known.
-        path: Path of the file.
         compression: Creation options of GDAL's GeoTIFF driver that say how it is compressed.
     """
     stored = replace(level, path=path)
@@ -515,11 +511,8 @@ def assemble(
     Args:
         parts: One-band GeoTIFF files of bytes and the rectangle of the map that each of them covers. An empty file
             stands for a rectangle without data.
-        out: Path of the map.
-        grid: Grid and georeference of the map.
         classes: Names and colours of the values 0, 1, ...; None for a continuous band such as confidence, whose
             overviews are averages.
-        tags: Metadata of the file.
         options: Creation options of GDAL's COG driver that replace or complete `DEFAULT_OPTIONS`.
 
     Returns:
@@ -621,10 +614,7 @@ def _write_directly(
 
     Args:
         header: A virtual raster of one empty block with the tags of the map.
-        levels: The full resolution and its overviews.
-        target: Path of the map.
         scratch: Function that gives paths for files in between.
-        options: Creation options of the map.
     """
     template = scratch("template.tif")
     size = {"TILED": "YES", "BLOCKXSIZE": options["BLOCKSIZE"], "BLOCKYSIZE": options["BLOCKSIZE"]}
@@ -676,7 +666,6 @@ def write_sparse_cog(levels: Sequence[Level], template: Path, out: Path) -> None
     Args:
         levels: The full resolution and its overviews, as sparse tiled TIFF files of GDAL.
         template: A TIFF of one block that has the tags of the map: its georeference, colours and metadata.
-        out: Path of the file.
     """
     tables = [tile_tables(level.path)[0] for level in levels]
     entries = list(_directories(levels, template))

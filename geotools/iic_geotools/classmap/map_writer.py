@@ -31,12 +31,9 @@ def write_windows(
 
     Args:
         out: Path that the map will have.
-        folder: The folder.
-        grid: Grid of the map.
         windows: Rectangles of the map and their values; what they do not cover is nodata.
         classes: Names and colours of the values 0, 1, ...; None for a continuous band, which has neither sidecar nor
             style.
-        tags: Metadata of the map.
 
     Returns:
         The files that were written and where each of them belongs, the map last; `put_in_place` moves them.

@@ -141,12 +141,7 @@ def stac_item(
     Its date is that in the name of the scene, if there is one, and otherwise the present.
 
     Args:
-        out: Path of the item, from which it finds the files.
-        files: The files by the names of their assets; "map" is the map.
-        grid: Grid of the map.
         classes: Classes of the values 0, 1, ...
-        scene: Name of the scene.
-        software: Name and version of the program.
     """
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     date = _DATE.search(scene)

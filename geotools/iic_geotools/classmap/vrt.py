@@ -49,13 +49,10 @@ def write_vrt(
     """Write a one-band virtual raster of bytes.
 
     Args:
-        path: Path of the virtual raster.
-        grid: Its grid and georeference.
         sources: The rasters that it consists of and the rectangle that each of them covers.
         block: Side of its blocks, and those of the sources, in pixels.
         overviews: The rasters that are its overviews, the largest first.
         classes: Names and colours of the values 0, 1, ...; None for a continuous band.
-        tags: Metadata of the raster.
     """
     with path.open("w", encoding="utf-8") as file:
         file.write(f'<VRTDataset rasterXSize="{grid.width}" rasterYSize="{grid.height}">\n')
@@ -83,9 +80,6 @@ def virtual_band(
 
     Args:
         number: Its number, counted from 1; None for a mask.
-        dtype: Its data type, by rasterio's name.
-        content: Its sources and what else is in it, as XML.
-        colour: Its colour interpretation, by rasterio's name.
         attributes: More attributes of the band.
     """
     kind = typename_fwd[dtype_rev[dtype]]
@@ -195,7 +189,6 @@ def check_mosaic(mosaic: Path, overwrite: bool) -> None:
     """Refuse a path that a mosaic cannot be written to, before any work; an earlier mosaic may be replaced.
 
     Args:
-        mosaic: Path of the mosaic.
         overwrite: Whether any other file may be replaced too.
 
     Raises:
@@ -219,8 +212,6 @@ def write_mosaic(maps: Sequence[Path], mosaic: Path, classes: Sequence[MapClass]
     The virtual raster refers to the maps by relative paths, so that all of them can be moved together.
 
     Args:
-        maps: Paths of the maps.
-        mosaic: Path of the virtual raster.
         classes: Names and colours of the values 0, 1, ...
 
     Raises:

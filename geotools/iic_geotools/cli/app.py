@@ -153,7 +153,6 @@ def shell(verbose: bool = False, quiet: bool = False, traceback: bool = False) -
     unexpected ones. Log messages of this project are printed on standard error, above a progress bar if there is one.
 
     Args:
-        verbose: Print debug messages too.
         quiet: Print only warnings and errors.
         traceback: Raise errors instead of printing them.
     """

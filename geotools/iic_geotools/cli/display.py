@@ -41,7 +41,6 @@ def show_progress(*, quiet: bool = False, as_json: bool = False) -> Iterator[OnP
     Sentences go through `logging`: the shell prints them above the bars.
 
     Args:
-        quiet: Display nothing.
         as_json: Print every report as a JSON line on standard output instead, with stage, done and total, and with
             the note if there is one.
     """
@@ -160,7 +159,6 @@ def print_table(rows: Sequence[Sequence[str]], *, err: bool = False) -> None:
     """Print a header and rows of texts; all but the first column are numbers.
 
     Args:
-        rows: The header and the rows.
         err: Print on standard error instead of standard output, which may be taken by progress as JSON.
     """
     from rich.table import Table

@@ -171,9 +171,7 @@ def check_sieve(name: str, area: float, grid: GeoBox) -> None:
     """Refuse an area that a map cannot be sieved with.
 
     Args:
-        name: Name of the argument that holds it.
         area: The area in square metres.
-        grid: The grid of the map.
     """
     if not 0 <= area < math.inf:
         raise UsageError(f"`{name}` must be 0 or more square metres, not {area:g}.")
@@ -290,12 +288,7 @@ def clean_file(
     """Clean a map, into files in a folder.
 
     Args:
-        path: Path of the map.
-        dataset: The same map, open.
-        cleaning: How it is cleaned.
-        folder: The folder.
         progress: Called with the pixels done so far.
-        classes: Number of classes of the map.
 
     Returns:
         The parts of the clean map; where there is none, the map holds no data.
@@ -325,13 +318,8 @@ def clean_tiles(
     """Clean a map tile by tile. Tiles that are in their store already are not computed again.
 
     Args:
-        level: The map, with blocks of the size of a tile.
-        grid: Its grid.
-        cleaning: How it is cleaned.
         store: Gives the store of each step, by the step's name.
-        folder: A folder for virtual rasters.
         progress: Called with the pixels done so far.
-        classes: Number of classes of the map.
 
     Returns:
         The parts of the clean map; where there is none, the map holds no data.

@@ -178,8 +178,6 @@ def check_polygons(out: Path, grid: GeoBox, min_area: float, simplify: float = 0
     """Check before any work that the polygons of a map can be written.
 
     Args:
-        out: Path of the vector file.
-        grid: Grid of the map.
         min_area: Smallest area of a polygon in m2.
         simplify: By how many metres borders are simplified.
 
@@ -386,8 +384,6 @@ def write_geoparquet(
     """Write polygons with their fields.
 
     Args:
-        path: Path of the file.
-        crs: Their reference system.
         names: Names of the fields: a whole number, a text and two real numbers.
         batches: Polygons, and one array per field; each batch becomes a row group.
     """
@@ -433,7 +429,6 @@ def trace_regions(
 
     Args:
         dataset: An open rasterio dataset; pixels that are NODATA belong to no region.
-        present: Which blocks (rows, columns) hold data at all.
         block: Height and width of a block in pixels.
         simplify: Simplifies the polygons of a tile, which cover it without gaps; those that it returns must do so too.
 

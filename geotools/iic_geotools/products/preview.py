@@ -66,10 +66,8 @@ def read_pictures(
     """Read a scene and its map at the same size.
 
     Args:
-        scene_path: Path or address of the scene.
         map_path: Path of the map, which may cover only a part of the scene.
         choose_size: Function from width and height of the map to those of the pictures.
-        bidx: As in `scene_picture`.
         region: The pixels of the scene that the map covers; by default all of them.
 
     Raises:
@@ -95,9 +93,7 @@ def scene_picture(scene: Any, window: Window, size: tuple[int, int], bidx: Seque
     """Draw a part of a scene, each band stretched from its 2nd to its 98th percentile: [H, W, 3].
 
     Args:
-        scene: The scene, an open rasterio dataset.
         window: The part of it that is drawn.
-        size: Width and height of the picture.
         bidx: Bands to show as red, green and blue, counted from 1; with fewer than three, the first one in grey.
     """
     if scene.count == 1 and scene.colorinterp[0] == ColorInterp.palette:
@@ -194,14 +190,11 @@ def preview(
     Wide scenes are drawn above their map, others next to it. Memory is that of the picture.
 
     Args:
-        scene_path: Path or address of the scene; anything GDAL opens.
         map_path: Path of the map, which may cover only a part of the scene.
-        out: Path of the picture, a .png file.
         classes: Names and colours of the values 0, 1, ...
         bidx: Bands to show as red, green and blue, counted from 1; with fewer than three, the first one in grey.
         region: The pixels of the scene that the map covers; by default all of them.
         areas: Areas of the map's classes, if they have been measured already.
-        titles: What is written above the two pictures.
 
     Raises:
         UsageError: The suffix is not .png.

@@ -58,7 +58,6 @@ def connect(count: int, one: Numbers, other: Numbers) -> Numbers:
     """For each of `count` nodes, the lowest node that it is connected with.
 
     Args:
-        count: Number of nodes.
         one: One end of each edge.
         other: The other end of each edge.
     """
@@ -180,8 +179,6 @@ def find_patches(
     Args:
         window: The pixels of the window.
         pixel_sizes: The area of its pixels, one per row (`[height, 1]`) or one per pixel.
-        first: The index of its first pixel in the whole map.
-        stride: The width of the whole map.
         cut: Whether the map continues above, below, left and right of the window.
     """
     width = window.shape[1]
@@ -304,9 +301,6 @@ def dissolve(
     """Merge patches below a size into others, as described above.
 
     Args:
-        patches: The patches of a window, which are merged.
-        smallest: The size of the smallest pixel.
-        enough: The size from which patches stay as they are.
         in_core: For each patch, whether its class is needed.
         keep_islands: Whether small patches without any neighbour keep their class.
 

@@ -105,7 +105,6 @@ def read_zones(path: Path, grid: GeoBox) -> Zones:
 
     Args:
         path: Path of the file, of any format that GDAL opens; the first layer is read.
-        grid: The grid, which has a CRS.
 
     Raises:
         SceneError: The file cannot be read, has no CRS or no polygon, or none that meets the grid.
@@ -222,11 +221,7 @@ def write_zones(
     """Write polygons with their fields and areas.
 
     Args:
-        out: The file, .csv or .gpkg.
-        zones: The polygons.
         columns: Figures of each polygon by name of the field.
-        method: How areas were measured.
-        layer: Name of the layer of a GeoPackage.
 
     Raises:
         OutputError: The file cannot be written.
@@ -262,7 +257,6 @@ def _distinct(
     """The same fields, with names that differ also where case does not count, as in a GeoPackage.
 
     Args:
-        fields: The fields.
         taken: Names in lower case that none of them may have.
     """
     distinct: dict[str, NDArray[Any]] = {}
@@ -307,7 +301,6 @@ def covered_shares(polygons: Polygons, rect: Rect) -> Floats:
 
     Args:
         polygons: Valid polygons in pixels that do not overlap each other.
-        rect: The rectangle.
     """
     x0, y0, x1, y1 = _cut_at_columns(*_cut_at_rows(*_edges(polygons, rect), rect.height), rect.width)
     middle = (x0 + x1) / 2
@@ -327,7 +320,6 @@ def covered_centres(polygons: Polygons, rect: Rect) -> Floats:
 
     Args:
         polygons: Polygons in pixels.
-        rect: The rectangle.
     """
     # In half pixels: rasterio takes an identity, as the first window's transform would be, for a mistake.
     halves = shapely.transform(polygons, lambda points: 2 * points)
@@ -449,8 +441,6 @@ def zone_statistics(
     The map is read window by window, and only where polygons lie. Polygons may overlap; each is measured by itself.
 
     Args:
-        map: The map.
-        zones: Polygons in a vector file, in any CRS.
         out: The file to write, .csv or .gpkg: a row per polygon with its fields and the hectares of each class.
         partial_pixels: "share" counts a pixel on the border of a polygon by the share of it that lies inside; "centre"
             counts it whole if its centre lies inside.
@@ -483,11 +473,6 @@ def measure_zones(
     """Do the work of `zone_statistics`, whatever stands under the name of the file.
 
     Args:
-        map: The map.
-        zones: The polygons.
-        out: The file to write.
-        layer: Name of the layer of a GeoPackage.
-        partial_pixels: As in `zone_statistics`.
         progress: Called with reports of how far the work is.
 
     Raises:

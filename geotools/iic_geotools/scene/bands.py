@@ -86,7 +86,6 @@ def match_bands(
 
     Args:
         wanted: Names of the bands that the model takes, in its order.
-        descriptions: Descriptions of the scene's bands.
         names: Common names of the scene's bands, as far as they are known (`sensors`).
         bands: The user's choice: for each of the model's bands the name or number of a band of the scene.
 
@@ -253,11 +252,8 @@ def identify_bands(
     """Tell what the bands of a scene are.
 
     Args:
-        descriptions: Descriptions of the bands, as far as they have any.
-        interpretations: Colour interpretations of the bands.
         wavelengths: Central wavelengths of the bands in nm, as far as they are known.
         product: Texts that may name the product or sensor, such as the name of the file.
-        driver: GDAL's name of the format.
     """
     return _identify(descriptions, interpretations, wavelengths, product, driver)
 

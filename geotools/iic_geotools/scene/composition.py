@@ -70,8 +70,6 @@ def compose(name: str, bands: Sequence[RasterBand], mask: ValueMask | None = Non
     """A scene of bands of one or more rasters, on the grid of the finest, under a mask if one is given.
 
     Args:
-        name: Name of the scene, for messages and maps.
-        bands: The bands, in order.
         mask: Where the scene holds no data.
 
     Raises:

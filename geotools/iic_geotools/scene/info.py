@@ -126,7 +126,6 @@ def describe(path: str, name: str = "") -> SceneInfo:
     """Describe a raster without reading its pixels.
 
     Args:
-        path: Path or address of the raster; anything GDAL opens.
         name: What messages call it; by default its path.
     """
     title = name or path
@@ -174,7 +173,6 @@ def open_raster(path: str, name: str = "") -> Iterator[Any]:
     """Open a raster for reading, with errors that say what is wrong.
 
     Args:
-        path: Path or address of the raster; anything GDAL opens.
         name: What messages call it; by default its path.
     """
     if not path.strip():
@@ -204,9 +202,7 @@ def open_foreign(path: str, name: str = "", **options: Any) -> Iterator[Any]:
     GDAL keeps to these rules in the whole block, so that no other raster is to be read there.
 
     Args:
-        path: Path or address of the raster; anything GDAL opens.
         name: What messages call it; by default its path.
-        **options: GDAL's configuration options in the block.
 
     Raises:
         NetworkError: A local file refers to an address.
@@ -357,7 +353,6 @@ def mask_sources(
 
     Args:
         kinds: What masks each band of the dataset.
-        alphas: The alpha bands of the dataset.
         bidx: The bands that are read, counted from 1.
     """
     alpha = sorted(set(alphas) - set(bidx))[:1]

@@ -66,8 +66,6 @@ def open_labels(
 
     Args:
         path: Any raster or vector file that GDAL opens.
-        grid: The grid of the scene.
-        label_field: The field of a vector file that holds the class.
         elsewhere: Whether the labels may all lie outside the scene, as when one file has those of several scenes.
 
     Raises:
@@ -135,7 +133,6 @@ def read_reduced(labels: SceneLabels, rect: Rect, times: int) -> Values:
     """Read labels at a coarser resolution: a pixel has the label of its centre, else any of those that it holds.
 
     Args:
-        labels: The labels on the grid of the scene.
         rect: The rectangle to read, in coarse pixels.
         times: Number of the scene's pixels along the side of a coarse one.
     """

@@ -358,8 +358,6 @@ def list_scenes(
 
     Args:
         names: Rasters, text files with one scene per line (`#` begins a comment), STAC items or item collections.
-        asset: As in `find_scene`.
-        mask: As in `find_scene`, with `{name}` for the name of each scene.
 
     Raises:
         UsageError: There is no scene, `asset` does not suit one of them, or the maps of two scenes would have the same

@@ -36,7 +36,6 @@ def reach_beyond(raster: GeoBox, grid: GeoBox) -> float:
     """How many pixels of a raster the centres of a grid's pixels reach beyond it; infinite if none lies on it.
 
     Args:
-        raster: The grid of the raster.
         grid: The other grid; both must have a transform and a CRS.
     """
     across, down = (

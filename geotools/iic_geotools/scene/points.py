@@ -96,10 +96,7 @@ def clicked_places(
     """Longitude and latitude of points with a class; none for labels of another kind.
 
     Args:
-        path: The file of labels.
-        label_field: The field that holds the class.
         crs: CRS of a file that has none of its own.
-        most: The most places to return; of more, an even selection.
     """
     if not has_vector():  # labels that could be read all the same are a raster
         return ()
@@ -131,9 +128,6 @@ def write_points(
 
     Args:
         out: Path of the file, which appears only when it is whole.
-        x: x of the points.
-        y: y of the points.
-        crs: CRS of both.
         fields: Values of each field, None where there is none.
         metadata: What the layer says about itself. GDAL would copy that of the whole file into one next to it.
     """

@@ -131,7 +131,6 @@ def auto_mask(name: str, product: Product | None) -> ValueMask:
     """Return the cloud mask that comes with a scene.
 
     Args:
-        name: The scene as it was given.
         product: The product that it is, if it is one.
     """
     mask = product.mask if product is not None else None

@@ -46,9 +46,7 @@ def reflectance_of(
     """How the values of a scene become reflectance. The log says in a sentence how that is known.
 
     Args:
-        info: What is known about the scene.
         bidx: The bands that are read, counted from 1.
-        names: Names of these bands, for the estimate.
         measure: Function that returns values [bands, N] of pixels spread over the whole scene, without those that
             are 0 in every band: `value_sample` or `sample_values` with `skip_empty`.
         reflectance: Scale and offset that the user gives: reflectance = value x scale + offset.
@@ -72,10 +70,6 @@ def choose_reflectance(
 
     Args:
         declared: What the file says about these bands, if there is one that says something.
-        dtype: Data type of the values.
-        names: As in `reflectance_of`.
-        measure: As in `reflectance_of`.
-        reflectance: As in `reflectance_of`.
     """
     values = measure() if reflectance is None else np.empty((len(names), 0))
     known = known_reflectance(declared, dtype, names, values, reflectance)
@@ -92,11 +86,7 @@ def known_reflectance(
     """As `choose_reflectance`, but without an estimate: None if nothing says how values become reflectance.
 
     Args:
-        declared: As in `choose_reflectance`.
-        dtype: As in `choose_reflectance`.
-        names: As in `choose_reflectance`.
         values: Values [bands, N] of pixels spread over the whole scene, without those that are 0 in every band.
-        reflectance: As in `choose_reflectance`.
     """
     if reflectance is not None:
         scale, offset = check_reflectance(reflectance)

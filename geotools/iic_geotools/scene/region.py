@@ -281,9 +281,7 @@ def choose_region(grid: GeoBox, bounds: Bounds | None, aoi: Path | None) -> tupl
     """The pixels of a scene that are mapped, and the polygons inside which they are, if there are any.
 
     Args:
-        grid: Grid of the scene.
         bounds: Left, bottom, right and top of the region in the scene's CRS; None for all of the scene.
-        aoi: A vector file with an area of interest.
     """
     if (bounds or aoi) and (placement := _placement_without_transform(grid)):
         raise UsageError(

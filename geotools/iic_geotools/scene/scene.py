@@ -67,7 +67,6 @@ class Coverage:
         """The coverage of some bands of an open dataset.
 
         Args:
-            dataset: The open dataset.
             bidx: The bands that are read, counted from 1.
             nodata: The value that is taken for nodata.
             masked: Whether a mask or alpha band says where data is.
@@ -317,8 +316,6 @@ def value_sample(source: SceneSource, info: SceneInfo, *, skip_empty: bool = Fal
     Warns of what looks like an empty border that is not declared as nodata: it would count as the darkest data.
 
     Args:
-        source: How the scene is read.
-        info: What is known about the scene.
         skip_empty: Whether pixels that are 0 in every band are left out, even if they count as data.
     """
     values, blank = _sample(source, info, skip_empty)

@@ -74,7 +74,6 @@ def identify_sources(path: str, files: Sequence[str] = ()) -> tuple[SourceFile, 
     """Return every file that a raster is made of, in order of name; None if they cannot all be identified.
 
     Args:
-        path: Path or address of the raster; anything GDAL opens.
         files: The files that GDAL names for it.
 
     Raises:

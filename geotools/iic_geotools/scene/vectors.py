@@ -113,8 +113,6 @@ def read_names(path: Path, field: str, unless: str) -> list[str] | None:
     """The texts in a field of a vector file; None if it cannot be read here or has no such field.
 
     Args:
-        path: Path of the file.
-        field: Name of the field.
         unless: A key of the layer's metadata; None is returned if the layer has it.
     """
     if not has_vector():
@@ -182,12 +180,8 @@ def write_package(
     """Write a GeoPackage of one layer, or leave what stood under its name.
 
     Args:
-        out: The file.
-        shapes: shapely geometries.
-        fields: Their fields by name.
         crs: Their CRS as WKT; None if it is unknown.
         layer: Name of the layer; by default that of the file.
-        geometry_type: Their type.
         options: More arguments of `pyogrio.raw.write`.
 
     Raises:

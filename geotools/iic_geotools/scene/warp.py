@@ -23,8 +23,6 @@ def nearest_on(dataset: Any, grid: GeoBox, **options: Any) -> WarpedVRT:
     """An open raster on another grid: each pixel takes the value under its centre. The caller closes it.
 
     Args:
-        dataset: The open raster.
-        grid: The grid, in any CRS.
         **options: Other options of rasterio's `WarpedVRT`.
     """
     return WarpedVRT(
@@ -46,7 +44,6 @@ def warp_bands(
     """Yield some bands of an open dataset on another grid of its CRS, holes kept as holes, and the bands' new numbers.
 
     Args:
-        dataset: The open dataset.
         grid: The grid to resample to: bilinearly to pixels that are smaller along both axes, by averaging to others.
         bidx: The bands, counted from 1.
         nodata: The nodata value, if there is one.

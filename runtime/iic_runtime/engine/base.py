@@ -101,7 +101,6 @@ def check_outputs(card: Card, batch: tuple[int, ...], outputs: Mapping[str, NDAr
     """Refuse what a graph returned unless it is what the card promises: a map must not show anything else.
 
     Args:
-        card: The card of the model.
         batch: Shape of the pixels [N, bands, H, W] that the graph was given.
         outputs: What it returned: labels, and confidence if that was asked for.
     """

@@ -229,10 +229,7 @@ def provider_options(card: Card, digest: str, batch: int, side: int) -> dict[str
     all of them, so that no stale engine is ever loaded.
 
     Args:
-        card: The card of the model.
-        digest: The digest of the model file.
         batch: Largest number of tiles that are run at once.
-        side: Largest side of a tile, halo included.
     """
     bands = len(card.bands)
     shapes = {

@@ -65,8 +65,6 @@ def open_engine(
     labels faster, else ONNX Runtime on the CPU.
 
     Args:
-        model: The model file.
-        settings: How it is run.
         outputs: The outputs of an ONNX graph that are fetched, labels and confidence included.
 
     Raises:
@@ -138,7 +136,6 @@ def choose_spec(card: Card, settings: EngineSettings) -> EngineSpec:
     """Choose tile, batch and lanes, as far as they are not given, so that the estimated memory stays below a limit.
 
     Args:
-        card: The card of the model.
         settings: How it is run, on a device that is not "auto".
     """
     device, threads = settings.device, settings.threads
@@ -208,8 +205,6 @@ def check_machine(card: Card, spec: EngineSpec, longest: int) -> None:
     """Refuse what needs more memory than the machine has.
 
     Args:
-        card: The card of the model.
-        spec: How it is run.
         longest: The longer side of the scene in pixels, which no tile exceeds.
     """
     spec = replace(spec, tile=min(spec.tile, longest))

@@ -84,9 +84,7 @@ def prove(engine: Engine, reference: Callable[[], Engine], model: ModelFile, pac
     """Return how an engine compares with ONNX Runtime: the record, or else a measurement that is then recorded.
 
     Args:
-        engine: The engine.
         reference: Opens the same model on ONNX Runtime; called only if nothing is recorded.
-        model: The model.
         package: The Python package of the engine, whose version the record is for.
     """
     parity = recorded_parity(model, package)

@@ -38,7 +38,6 @@ def convert_model(
 
     Args:
         model: A model file in float32, by its path or already read, or the name of a bundled model.
-        out: The file to write, .onnx.
         precision: That of the convolutions.
         min_agreement: The share of labels on a made image, half noise and half patches, that must be those of `model`.
         overwrite: Replace `out` if it exists.

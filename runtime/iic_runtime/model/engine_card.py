@@ -59,7 +59,6 @@ def read_engine_card(path: Path, content: bytes) -> tuple[Card, EngineFacts]:
     """Read the card and the facts of an engine.
 
     Args:
-        path: Path of the engine.
         content: Its bytes.
     """
     card_path = engine_card_path(path)

@@ -104,7 +104,6 @@ def replace_head(content: bytes, head: Head) -> bytes:
 
     Args:
         content: A model for which `has_features` holds.
-        head: The new head.
     """
     graph = OnnxGraph.parse(content)
     source = _quantised(graph, CELLS) if graph.makes(CELLS) else FEATURES
@@ -134,7 +133,6 @@ def merge_classes(content: bytes, merge: Floats, dense: bool = True) -> bytes:
     """Return a model whose probabilities are summed over merged classes.
 
     Args:
-        content: The model.
         merge: `[new classes, old classes]` of 0 and 1.
         dense: Whether the model labels pixels, not whole images.
 
@@ -309,7 +307,6 @@ class Bank:
         """Find the constants of a scene.
 
         Args:
-            card: Bands and scaling.
             values: Raw values `[bands, N]` of pixels spread over the scene.
         """
         scaled = (values.astype(np.float64).T - card.offset) * card.scale
@@ -398,10 +395,8 @@ def bank_graph(bank: Bank, dtype: str, base: bytes | None = None, base_classes: 
     The head has a class for each feature, to be replaced by another one.
 
     Args:
-        bank: The bank.
         dtype: Data type of raw pixels.
         base: A model that takes the same raw pixels and whose head can be replaced; None for the bank alone.
-        base_classes: Its number of classes.
 
     Returns:
         The graph, and the number of its features.

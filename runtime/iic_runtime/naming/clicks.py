@@ -67,9 +67,7 @@ def read_clicks(path: str | os.PathLike[str], grid: GeoBox, label_field: str | N
     """Read labelled pixels from points, polygons or a raster.
 
     Args:
-        path: The file of labels.
         grid: The grid that the scene is read on.
-        label_field: The field that holds the class.
 
     Raises:
         SceneError: The labels cannot be read, none lies on the scene, or they are of one class or too many.

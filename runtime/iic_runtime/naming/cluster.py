@@ -159,9 +159,6 @@ def fit_clusters(
     """Return a head on raw features whose classes are clusters, the largest first, with their shares and colours.
 
     Args:
-        observer: The scene and its features, a bank's first.
-        count: Number of clusters.
-        seed: Seed of the sampling and of the first centres.
         progress: Called with reports of how far the work is.
     """
     rng = np.random.default_rng(seed)
@@ -247,9 +244,6 @@ def joint_clusters(
 
     Args:
         samples: Features `[N, F]` of the same places on each date.
-        groups: Kinds of the features.
-        count: Number of clusters.
-        rng: Decides first centres and the order of pairs.
     """
     canonical = Canonical.of(samples, groups)
     variates = [canonical.weighted(sample, date) for date, sample in enumerate(samples)]
@@ -368,9 +362,7 @@ def refine_network(head: Head, dates: Sequence[Floats], rng: np.random.Generator
     """Train a network by the IIC objective on the same places on two dates, with the masses of its clusters held.
 
     Args:
-        head: The network.
         dates: Standardised features `[N, F]` of the same places on each date.
-        rng: Decides which places and dates are drawn.
     """
     masses = np.mean([softmax(head.logits(rows)).mean(0) for rows in dates], 0)
     parts = [getattr(head, name).copy() for name in NETWORK_PARTS]
@@ -404,7 +396,6 @@ def iic_at_masses(matrix: Doubles, first: Doubles, second: Doubles, masses: Doub
     Args:
         matrix: The head `[D + 1, clusters]`, biases last.
         first: Points `[N, D]`.
-        second: Their neighbours.
         masses: Share of each cluster.
     """
     z, z2 = softmax(_logits(matrix, first)), softmax(_logits(matrix, second))

@@ -16,7 +16,6 @@ def name_by_majority(
         labels: Class of each label.
         places: Row and column of each label in pixels `[N, 2]`.
         side: Side in pixels of the squares whose labels are of one place.
-        classes: Number of classes.
         scene: Cluster probabilities of pixels spread over the scene `[M, clusters]`.
 
     Returns:

@@ -102,11 +102,8 @@ def open_dates(
     """Read dates of one place through one bank.
 
     Args:
-        infos: What is known about the dates.
         bands: The bands of all dates; by default those of the first that hold data, found by name on the others.
         nodata: The nodata value of all dates; by default those in the files.
-        device: The device to compute on.
-        threads: Number of threads.
         reading: `rescale`, `reflectance` and `match_gsd` as in `choose_reading`; by default each band of each date is
             taken from its 2nd to its 98th percentile.
 

@@ -146,9 +146,7 @@ def fit_head(samples: Samples, scene: Floats, seed: int = 0, *, full: bool = Tru
     take their place and half of the mean, how sure the head may be of itself, and says how well it does.
 
     Args:
-        samples: The clicks.
         scene: Standardised features `[M, F]` of pixels spread over the scene.
-        seed: Seed of the folds and of the networks.
         full: Whether small networks may join; without them a fit takes milliseconds.
     """
     folds = split_by_place(samples.places, samples.side, samples.labels, samples.classes, seed)
@@ -314,7 +312,6 @@ def weighted_by_frequency(head: Head, scene: Floats) -> Head:
     covers little of the scene takes too much of it.
 
     Args:
-        head: A head for which all classes are equally common.
         scene: Features `[M, F]` of pixels spread over the scene.
     """
     frequencies = softmax(head.logits(scene)).mean(0) * head.classes

@@ -155,8 +155,6 @@ def choose_features(info: SceneInfo, model: PathLike | None, **reading: Any) -> 
     """Return the model whose features are fitted on a scene, and how the scene is read for it.
 
     Args:
-        info: What is known about the scene.
-        model: As in `name_model`.
         reading: `bands`, `nodata`, `rescale`, `reflectance` and `match_gsd` as in `segment_raster`.
 
     Raises:

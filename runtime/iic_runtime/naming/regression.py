@@ -90,7 +90,6 @@ def fit_linear(rows: Floats, labels: Ints, weights: Floats, classes: int) -> Hea
         rows: Standardised features `[N, F]`.
         labels: Class of each row.
         weights: Weight of each row; those of one click sum to 1.
-        classes: Number of classes.
     """
     count, size = rows.shape
     ridge = np.full((size + 1, 1), PENALTY / float(weights.sum()))
@@ -123,12 +122,8 @@ def fit_network(
     """Train a network with one hidden layer; each step draws rows by weight, and adds noise.
 
     Args:
-        rows: As in `fit_linear`, and so are the next three.
         labels: Class of each row.
         weights: Weight of each row.
-        classes: Number of classes.
-        seed: Seed of the first weights, the drawing and the noise.
-        settings: How it is fitted.
     """
     rng = np.random.default_rng(seed)
     size = rows.shape[1]
@@ -189,8 +184,6 @@ def minimise(
     Args:
         function: Returns its value and gradient at a point.
         start: Where to begin.
-        steps: At most this many steps.
-        memory: Number of steps from which the curvature is known.
     """
     point = start
     value, gradient = function(point)

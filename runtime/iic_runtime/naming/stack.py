@@ -73,7 +73,6 @@ def make_stack(
     """Make the stack of a scene.
 
     Args:
-        info: What is known about the scene.
         base: The model whose features and probabilities are joined to the bank; None for the bundled model that suits
             the scene, or the bank alone of all bands if none does.
         reading: `bands`, `nodata`, `rescale`, `reflectance` and `match_gsd` as in `choose_reading`.

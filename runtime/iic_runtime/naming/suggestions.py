@@ -119,10 +119,6 @@ def find_unsure_places(
     """Return the least sure places of a scene, no two of them close to each other.
 
     Args:
-        segmenter: The model.
-        reading: How the scene is read.
-        grid: The grid that it is read on.
-        count: At most this many places.
         progress: Called with reports of how far the work is.
     """
     side = max(CELL, math.ceil(max(grid.width, grid.height) / MOST_CELLS))

@@ -155,7 +155,6 @@ class Teacher:
         """Fit a head to clicks; only those that are new are looked at.
 
         Args:
-            names: Names of the classes.
             labels: Class of each click `[N]`, counted from 0 in the order of `names`.
             places: Row and column of each click `[N, 2]` on the teacher's grid.
             full: Fit what `name_model` does, which takes seconds where there are many clicks. Without it, linear heads

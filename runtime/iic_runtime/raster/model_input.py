@@ -72,8 +72,6 @@ def choose_rescale(
     """Return how values become the model's; None if they are taken as they are.
 
     Args:
-        card: The card of the model.
-        image: The values.
         rescale: "MIN,MAX", "auto" or "off"; None for what the card says.
         reflectance: Scale and offset that turn values into reflectance; None for what the scene says. For models that
             take reflectance.
@@ -182,8 +180,6 @@ def choose_reading(
     """Choose how a scene is read for a model.
 
     Args:
-        info: What is known about the scene.
-        card: The card of the model.
         bands: The scene's bands for those of the model, by name or number; by default matched by name, or in the
             model's order if there are as many and none has a name.
         nodata: The scene's nodata value; by default the one in the file.
@@ -272,8 +268,6 @@ def choose_bands(
     counts as a band only if it is named.
 
     Args:
-        info: What is known about the scene.
-        card: The card of the model.
         bands: Bands of the scene by name or number, for all bands of the model or for those that it cannot do
             without; by default those that have the names of the model's bands, or are most probably these.
         sample: Returns values [bands, N] of all bands of the scene, of pixels spread over it; called only if what is
@@ -325,11 +319,6 @@ def decide_names(
     info: SceneInfo, card: Card, sample: Callable[[], NDArray[Any]] | None = None
 ) -> tuple[str | None, ...]:
     """Return the common names of bands that nobody has named, as their spectra show them, and warn of it.
-
-    Args:
-        info: What is known about the scene.
-        card: The card of the model.
-        sample: As in `choose_bands`.
 
     Raises:
         SceneError: Two readings are about as probable as each other.
@@ -478,7 +467,6 @@ def warn_about_misfit(grid: GeoBox, card: Card, cure: str) -> None:
 
     Args:
         grid: The grid that the scene is read on.
-        card: The card of the model.
         cure: What to do if they are too fine, with a place for the size in metres that they should have.
     """
     size = ground_resolution(grid)

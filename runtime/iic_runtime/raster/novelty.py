@@ -26,8 +26,6 @@ def known_spectra(card: Card, reading: SceneSource, values: NDArray[np.generic])
     unit then.
 
     Args:
-        card: The card of the model.
-        reading: How the scene is read for it.
         values: Values [bands, N] as the model takes them, one row per band of the model.
     """
     positions = reading.positions
@@ -52,8 +50,6 @@ def measure_novelty(
     """Return 255 x the probability that each spectrum is unlike those of the world; None if it is unknown.
 
     Args:
-        card: The card of the model.
-        reading: How the scene is read for it.
         values: Values [bands, H, W] as the model takes them, one row per band of the model.
     """
     names = _compared(card, reading)

@@ -333,8 +333,6 @@ def list_parts(tiles: TileGrid, reading: SceneSource, area: Area | None) -> list
     """Return the parts of a tile grid, except those of which the scene itself says that they hold no data.
 
     Args:
-        tiles: The tile grid.
-        reading: How the scene is read on this grid.
         area: Polygons outside of which there are no parts, in pixels of the grid.
     """
     with reading.open() as scene:

@@ -323,8 +323,6 @@ def write_outputs(plan: Plan, parts: MapParts, folder: PartFolder, progress: OnP
     """Write every output from the parts; the name of the map appears last, when all other outputs are in place.
 
     Args:
-        plan: The plan of the run.
-        parts: The parts of the map.
         folder: The folder of parts, where the outputs are written first.
         progress: Called at the beginning and the end.
     """

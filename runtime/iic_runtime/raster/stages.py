@@ -101,10 +101,7 @@ def label_parts(
     """Label parts and write them.
 
     Args:
-        plan: The plan of the run.
-        parts: The parts to write, in this order.
         folder: The folder that they are written to.
-        segmenter: The plan's model.
         on_tile: Called after each tile with the tile and whether it held data and was run.
         sampler: Keeps a sample of the pixels and their labels.
 
@@ -428,7 +425,6 @@ def regrid_parts(plan: Plan, parts: Sequence[Part], folder: PartFolder, progress
     Parts of a scene that was read on its own grid are only listed.
 
     Args:
-        plan: The plan of the run.
         parts: The parts on the grid that the scene was read on.
         folder: The folder of these parts, which the new ones are written to, too.
         progress: Called with the pixels done so far.
@@ -527,8 +523,6 @@ def clean_parts(plan: Plan, parts: MapParts, folder: PartFolder, progress: OnPro
     """Clean the labels of a map, if the plan says so; confidence stays that of the labels before cleaning.
 
     Args:
-        plan: The plan of the run.
-        parts: The parts of the map.
         folder: The folder of parts, which the new ones are written to, too.
         progress: Called with the pixels done so far.
 

@@ -47,9 +47,6 @@ def write_clicks(path: Path, clicks: Sequence[Click], classes: Sequence[MapClass
 
     Args:
         path: The GeoPackage, which is replaced at once: it holds either the old clicks or the new ones.
-        clicks: The clicks.
-        classes: All classes.
-        crs: CRS of the clicks.
 
     Raises:
         OutputError: The file cannot be written; the old one stays.

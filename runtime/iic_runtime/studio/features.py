@@ -108,8 +108,6 @@ def sample_tile(address: TileAddress, grid: GeoBox, read: Read) -> tuple[Labels,
     """Return labels and confidence of a tile, one pixel of `step` in each direction.
 
     Args:
-        address: The tile.
-        grid: The grid.
         read: Function that labels a rectangle of at most 512 pixels' side.
     """
     rect, step = address.rect(grid), address.step

@@ -66,7 +66,6 @@ def serve(
     """Serve the page of some sessions until the process is interrupted, and close them.
 
     Args:
-        sessions: The sessions, one per scene.
         port: The port; 0 for any that is free.
         browser: Whether to open the page.
         on_ready: Called with the address of the page.
@@ -129,10 +128,7 @@ def make_app(sessions: Sequence[LiveSession], token: str, port: int, stopping: E
     """Return the application: the page under `/TOKEN/`, and what it asks for under `/TOKEN/api/`.
 
     Args:
-        sessions: The sessions.
         token: The secret that every address begins with.
-        port: The port that it is served on.
-        stopping: Set when the server is to end.
     """
 
     def session(request: Request) -> LiveSession:

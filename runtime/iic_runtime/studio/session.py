@@ -270,7 +270,6 @@ class Session:
         """Add a class; one that exists stays as it is.
 
         Args:
-            name: Name of the class.
             colour: Its colour, "#rrggbb"; by default one that goes with the name.
         """
         name = class_text(name)
@@ -475,7 +474,6 @@ class Session:
         """Return labels and confidence of a tile of a view; its features are kept for the next fit.
 
         Args:
-            address: The tile.
             fitted: The fit; by default the last one.
         """
         lesson = (fitted or self.fitted).lesson
@@ -518,7 +516,6 @@ class Session:
 
         Args:
             number: The cluster, counted from 0.
-            name: Name of the class.
         """
         if not 0 <= number < len(self.clusters):
             raise UsageError(f"There is no cluster {number}.")
@@ -594,7 +591,6 @@ class Session:
         """Draw random places of the finished map, to be judged without seeing it.
 
         Args:
-            count: Number of places.
             seed: Number that decides which pixels are drawn.
 
         Raises:

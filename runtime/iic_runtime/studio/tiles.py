@@ -200,7 +200,6 @@ def find_unsure(
     Args:
         tiles: Labels and confidence of the tiles of a view, all of one level.
         clicked: Row and column of each click.
-        count: At most this many places.
     """
     step = next(iter(tiles)).step
     top, left = min(tile.row for tile in tiles), min(tile.column for tile in tiles)

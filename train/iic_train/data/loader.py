@@ -167,10 +167,7 @@ class Loader:
         """Return the batches of one pass; the one before must have ended.
 
         Args:
-            source: Number of the source to read.
             key: Integers that identify the pass and from which its order follows: seed, epoch, number of the pass.
-            steps: Number of steps of the pass.
-            first: The step to begin with.
         """
         self._requests.steps = [_Request(source, tuple(key), steps, step) for step in range(first, steps)]
         return _with_plain_errors(iter(self._loader))

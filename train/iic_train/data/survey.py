@@ -110,7 +110,6 @@ def survey_scenes(data: DataConfig, channels: Sequence[str] = (), fill: Sequence
     """Describe the scenes of a config, sample their values and take their fingerprint.
 
     Args:
-        data: Names the scenes and says how they are read.
         channels: Names of the bands that the network takes; by default as `describe_scenes` chooses them.
         fill: Values in the place of pixels without data; by default the sampled offset.
 
@@ -128,10 +127,8 @@ def describe_scenes(data: DataConfig, channels: Sequence[str] = (), paths: Seque
     """Open rasters once and decide how they are read.
 
     Args:
-        data: Names the scenes and says how they are read.
         channels: Names of the bands in order. By default they are chosen by `data.bands` or, without it, are all
             bands of the first scene that are not alpha.
-        paths: Other scenes to read in the same way.
 
     Raises:
         SceneError: A file cannot be read or lacks a band.
@@ -220,7 +217,6 @@ def scene_rescale(
 
     Args:
         source: How the scene is read, before it is rescaled.
-        info: What is known about the scene.
         channels: Names of the bands that are read.
         rescale: By the percentiles of each band, or to reflectance.
         reflectance: Scale and offset that turn values into reflectance; by default as the scene says.

@@ -63,7 +63,6 @@ def open_training_data(
     """Open what the config of a run names.
 
     Args:
-        config: The settings of the run.
         survey: What is already known about the scenes of a run on rasters, so that they are not opened again.
         download: Download the data set if it is missing.
         progress: Function that takes reports of progress.

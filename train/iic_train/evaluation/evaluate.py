@@ -286,7 +286,6 @@ def evaluate_clusters(
         dataset: Data set whose `map` and `test` parts are used.
         clusters: Number of clusters of each sub-head.
         chosen: The sub-head that was chosen by its loss.
-        protocol: How clusters are matched and images are read.
     """
     classes = len(dataset.classes)
     shares = _Shares(len(dataset.map), clusters, classes, protocol.seed)

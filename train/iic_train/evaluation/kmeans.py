@@ -36,15 +36,12 @@ def kmeans_baseline(
     Images are clustered by all of their values, pixels by the values of their channels.
 
     Args:
-        dataset: Images to cluster.
         clusters: Number of clusters; as many as classes by default.
-        overcluster: Score many-to-one, for more clusters than classes.
         crop: Side of the central square to look at. None means whole images.
         standardise: Scale every value to unit deviation. By default pixels are, because bands differ in spread, and
             images are not, because all of their values have the same unit.
         sample: Number of pixels of the training part from which centres are computed, equally many from each image;
             200,000 by default. Images are all used unless a number is given.
-        seed: Seed of the sampling and of the first centres.
     """
     clusters = clusters or len(dataset.classes)
     generator = torch.Generator().manual_seed(seed)
@@ -83,10 +80,7 @@ def kmeans(
 
     Args:
         points: The points `[N, D]`.
-        clusters: Number of centres.
-        generator: Draws the first centres.
         restarts: Number of starts, of which the one of least inertia is kept.
-        steps: Largest number of steps per start.
         weights: How much each point counts `[N]`; all alike by default.
     """
     if len(points) < clusters:

@@ -45,9 +45,6 @@ def line_chart(
     """Draw lines over a common axis.
 
     Args:
-        title: Heading, which says what the vertical axis measures.
-        series: The lines.
-        x_label: What the horizontal axis measures.
         x_ticks: Positions and texts of the ticks of the horizontal axis; by default round numbers.
         percent: Whether values are shares, shown in per cent.
     """
@@ -113,10 +110,8 @@ def simplex_plot(
     A certain assignment is drawn on its corner and an uncertain one between several, as in figure 3 of the paper.
 
     Args:
-        title: Heading.
         probabilities: Cluster probabilities [N, clusters].
         groups: Index into `names` of each row, which decides its colour.
-        names: Names of the groups.
     """
     side, radius = 440, 180
     corners = simplex_corners(probabilities.shape[1])
@@ -141,11 +136,8 @@ def simplex_series(
     """Draw the same rows between the corners of a polygon at several times, side by side.
 
     Args:
-        title: Heading.
         panels: For each time its name, and points `[N, 2]` as means of `simplex_corners`.
-        clusters: Number of corners.
         groups: Index into `names` of each row, which decides its colour.
-        names: Names of the groups.
     """
     columns, side, label = 4, WIDTH / 4, 18
     corners = simplex_corners(clusters)

@@ -144,8 +144,6 @@ def map_pictures(
 
     Args:
         predict: Function from raw images [1, C, H, W] to clusters [H, W].
-        images: Partition of which six images, spread evenly, are shown.
-        names: Names of the clusters, for the legend.
         scale: Function from a raw image to values between 0 and 1.
     """
     shown_images = []

@@ -282,7 +282,6 @@ def finetune_run(
     Args:
         run: A run on images that finished an epoch.
         settings: How to fine-tune; by default the published settings.
-        checkpoint: The epoch with the lowest loss, or the last one.
         device: `auto`, `cpu` or `cuda`.
         progress: Function that takes reports of progress.
 
@@ -351,7 +350,6 @@ def finetune_folds(
         run: A run on STL10 that finished an epoch.
         settings: How to fine-tune; by default the published settings.
         folds: Number of folds to take, the first ones; all by default.
-        checkpoint: The epoch with the lowest loss, or the last one.
         device: `auto`, `cpu` or `cuda`.
         progress: Function that takes reports of progress.
 

@@ -325,7 +325,6 @@ def train_land_cover(config: TrainConfig, data: LabelledChips, fold: int | None)
 
     Args:
         config: The settings; `epochs` x `steps` is the number of steps of the context path.
-        data: The labelled chips.
         fold: The sources that are left out; None learns from all that have a weight.
     """
     torch.manual_seed(config.seed)

@@ -71,7 +71,6 @@ def iic_segmentation_loss(
     """Return the segmentation loss of two aligned probability maps `[N, k, H, W]`.
 
     Args:
-        p1: Probabilities of the first view.
         p2: Probabilities of the second view, already brought back onto the first view's pixels.
         radius: Largest displacement between paired pixels on either axis.
         entropy_weight: Weight of the entropy of the masses; above 1 it favours clusters of equal size.
@@ -90,10 +89,7 @@ def iic_loss_at_masses(z: Tensor, z2: Tensor, masses: Tensor, weight: float) -> 
     so that borders move but rare clusters stay rare.
 
     Args:
-        z: Probabilities of the first view.
-        z2: Probabilities of the second view.
         masses: Share of each cluster, `[k]`.
-        weight: Weight of the divergence.
     """
     joint = clustering_joint(z, z2)[0]
     P = 0.5 * (joint + joint.T) / joint.sum()

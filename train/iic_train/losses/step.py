@@ -144,9 +144,7 @@ def step_objective(
     Args:
         network: The network that is trained.
         features: The network's `features`, perhaps compiled.
-        batch: Raw images.
         heads: Letters of the heads to train, which share one run of the trunk.
-        config: Settings of the run.
         step: Where in training this is, and in which precision.
     """
     floor = SEGMENTATION_FLOOR if config.dense else CLUSTERING_FLOOR

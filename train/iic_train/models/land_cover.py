@@ -36,7 +36,6 @@ def local_statistics(channels: Tensor, level: int, sides: Sequence[int]) -> Tens
     Args:
         channels: `[N, C, H, W]`; pixels outside the image do not count.
         level: Cells have a side of 2^level pixels.
-        sides: Sides of the squares in cells, odd numbers.
 
     Returns:
         `[N, 2 * C * len(sides), ceil(H / 2^level), ceil(W / 2^level)]`.

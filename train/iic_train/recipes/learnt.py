@@ -63,11 +63,7 @@ def pool_source(
 
     Args:
         name: Its name; that of its folder in `pool` too, unless another is given.
-        weight: How often it is drawn from.
-        meanings: What its labels mean.
-        scenes: Pattern of its scenes in the folder.
         labels: Pattern of its labels there, or a file of drawn polygons; None if all labels are dense chips.
-        folder: Its folder.
         about: Other fields of `LabelSource`.
     """
     folder = folder or f"pool/{name}"

@@ -71,8 +71,6 @@ def choose_settings(network: str, classes: int, gsd: float | None) -> dict[str, 
     random initialisation for as long as the paper's.
 
     Args:
-        network: Name of a segmentation network.
-        classes: Number of clusters to find.
         gsd: Ground sample distance in metres at which the scenes are read, or None if it is unknown.
     """
     bank = network == NETWORK
@@ -108,9 +106,6 @@ def raster_config(
     """Return the config of a run from what its scenes hold and how to train on them.
 
     Args:
-        survey: What the scenes hold.
-        data: How they are read.
-        classes: Number of clusters to find.
         settings: Settings that replace those of the rules (`choose_settings`).
     """
     name = settings.get("network", NETWORK)

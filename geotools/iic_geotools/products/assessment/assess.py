@@ -194,7 +194,6 @@ def assess_map(
     and for places drawn at random without strata.
 
     Args:
-        map: The map.
         samples: Points with a class field, in any CRS; those without a class are left out.
         label_field: The field that holds the class; by default the only one, or one with a usual name.
         design: "stratified", or "simple" for a simple random sample whose estimates must not use the map's areas.

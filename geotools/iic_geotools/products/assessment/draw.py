@@ -101,9 +101,6 @@ def draw_samples(
     in the file.
 
     Args:
-        map: The map.
-        samples: The file of points to write, .gpkg.
-        draw: Number of samples.
         seed: Number that decides which pixels are drawn.
         overwrite: Whether to replace a file that exists.
         progress: Called with reports of how far the work is.
@@ -163,7 +160,6 @@ def allocate(count: int, weights: Floats, sizes: Ints) -> Ints:
     Half of the samples at most are given to classes because they are rare. No stratum gets more than it has pixels.
 
     Args:
-        count: Number of samples in all.
         weights: Share of each stratum in the area; 0 for one that does not occur.
         sizes: Number of pixels of each stratum.
     """
