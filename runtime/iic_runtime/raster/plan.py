@@ -16,7 +16,7 @@ from iic_geotools import __version__
 from iic_geotools.classmap.classes import MAX_CLASSES, NODATA, UNSURE_NAME, MapClass, least_confidence
 from iic_geotools.classmap.sidecars import style_path
 from iic_geotools.errors import UsageError
-from iic_geotools.files import MAP_SUFFIXES, check_absent, check_apart, check_folder, check_name, check_suffix
+from iic_geotools.files import MAP_SUFFIXES, check_absent, check_apart, check_writable
 from iic_geotools.gdal import is_text
 from iic_geotools.geobox import GeoBox
 from iic_geotools.packages import require_vector
@@ -138,17 +138,12 @@ class Outputs:
             UsageError: A suffix does not say a format, two outputs have one name, or an output is an input.
             OutputError: The folder of an output cannot be written to.
         """
-        for file in self.files.values():
-            check_name(file)
         suffixes = {entry.name: entry.about.writes for entry in describe(ProductSettings)}
         suffixes |= {"out": MAP_SUFFIXES}
         if self.zones is not None:
             suffixes["stats"] = ZONE_SUFFIXES
-        for name, file in self.files.items():
-            check_suffix(file, suffixes[name], name)
-        check_apart(list(self.files.values()), map(Path, inputs))
-        for file in self.files.values():
-            check_folder(file)
+        outputs = [(file, suffixes[name], name) for name, file in self.files.items()]
+        check_writable(outputs, map(Path, inputs), overwrite=True)
 
     def check(self, inputs: Sequence[str], grid: GeoBox) -> None:
         """Refuse what cannot be written, before any work.
