@@ -260,7 +260,7 @@ def test_outputs_that_cannot_be_written(scene: Path, model: Path, tmp_path: Path
         name_model(model, clicks, scene, tmp_path / "n.pt")
     with pytest.raises(OutputError, match="no folder"):
         name_model(model, clicks, scene, tmp_path / "no" / "n.onnx")
-    with pytest.raises(UsageError, match="are written as"):
+    with pytest.raises(UsageError, match="must end in"):
         name_model(model, clicks, scene, tmp_path / "n.onnx", suggestions=tmp_path / "p.shp")
 
 
