@@ -4,11 +4,11 @@
 
 Scenes of known reflectance under DATA/pool, the two examples, and aerial chips are written as reflectance x 1000,
 with the names of sensors or without any, as products in folders and archives, and so on. Each file is then described
-and read for the bundled model that fits it, as `iic-segment-raster` does before it labels the first pixel. Printed are,
-for each way, how many were understood right (bands and values), how many of the others asked or warned, how many were
-wrong in silence, and the seconds that understanding takes, as a median and of the slowest file. Where the values cannot be known, as those of raw numbers
-and of stretched imagery, the right answer is a warning; where a file contradicts itself, it is a question. The bundled
-models are read as if infrared were optional.
+and read for the bundled model that fits it, as `iic-segment-raster` does before it labels the first pixel. Printed
+are, for each way, how many were understood right (bands and values), how many of the others asked or warned, how many
+were wrong in silence, and the seconds that understanding takes, as a median and of the slowest file. Where the values
+cannot be known, as those of raw numbers and of stretched imagery, the right answer is a warning; where a file
+contradicts itself, it is a question. The bundled models are read as if infrared were optional.
 
 The mixture of spectra that decides was fitted on some of these scenes. With --leave-out it is fitted again for every
 scene, without the folder that the scene is in.

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from iic_geotools.option_texts import Bounds, parse_creation_options, parse_degrees
-from iic_geotools.progress import OnProgress, silent
 from iic_geotools.settings import REQUIRED, PathLike, Settings, setting
+from iic_geotools.work import OnProgress, silent
 
 Design = Literal["stratified", "simple"]
 PartialPixels = Literal["share", "centre"]

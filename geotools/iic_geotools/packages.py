@@ -6,6 +6,7 @@ are needed without them import them from here:
     from iic_geotools.packages import pyogrio, shapely
 """
 
+from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -33,16 +34,17 @@ def require_vector(what: str) -> None:
         )
 
 
+@dataclass(frozen=True)
 class _LatePackage:
     """A package that is imported when something of it is first used.
 
-    Args:
-        name: The package or a module of it.
-        extra: The extra of iic-edge that brings it; empty for the standard library.
+    Attributes:
+        _name: The package or a module of it.
+        _extra: The extra of iic-edge that brings it; empty for the standard library.
     """
 
-    def __init__(self, name: str, extra: str = "") -> None:
-        self._name, self._extra = name, extra
+    _name: str
+    _extra: str = ""
 
     def __getattr__(self, attribute: str) -> Any:
         if self._extra == "vector":

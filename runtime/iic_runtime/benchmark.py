@@ -32,10 +32,9 @@ from numpy.typing import NDArray
 
 from iic_geotools import __version__
 from iic_geotools.errors import IICError, SceneError, UsageError
-from iic_geotools.progress import OnProgress, Progress, silent
 from iic_geotools.scene.info import describe
-from iic_geotools.threads import cores, map_ahead
 from iic_geotools.tiling import Tile, TileGrid
+from iic_geotools.work import OnProgress, Progress, cores, map_ahead, silent
 from iic_runtime.engine.base import CPU_DEVICES, cpu_name, peak_memory
 from iic_runtime.engine.open_engine import open_engine
 from iic_runtime.engine.openvino import PACKAGE as OPENVINO

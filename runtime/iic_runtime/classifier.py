@@ -16,9 +16,9 @@ from PIL import Image, ImageOps
 from iic_geotools.classmap.classes import MapClass
 from iic_geotools.errors import DataError, ModelError, UsageError
 from iic_geotools.files import check_writable, replacement
-from iic_geotools.progress import OnProgress, Progress, silent
 from iic_geotools.scene.bands import canonical
 from iic_geotools.settings import PathLike, Settings, setting, takes
+from iic_geotools.work import OnProgress, Progress, silent
 from iic_runtime.engine.base import OUTPUTS, EngineSpec, LabelArray, check_outputs, usable_devices
 from iic_runtime.engine.onnx import OnnxEngine
 from iic_runtime.model.card import Card

@@ -19,8 +19,8 @@ from iic_geotools.scene.info import SceneInfo, fill_holes, valid_pixels
 from iic_geotools.scene.radiometry import Pair, sample_values
 from iic_geotools.scene.scene import Pixels
 from iic_geotools.settings import takes
-from iic_geotools.threads import map_ahead
 from iic_geotools.tiling import Rect, Tile, TileGrid
+from iic_geotools.work import map_ahead
 from iic_runtime.engine.base import Engine, EngineSpec, LabelArray
 from iic_runtime.engine.open_engine import open_engine, open_lanes, open_spec
 from iic_runtime.model.card import Card

@@ -17,8 +17,8 @@ from iic_geotools import cli
 from iic_geotools.cli import Shell, Version, display, shell, show_progress
 from iic_geotools.errors import IICError, SceneError, UsageError
 from iic_geotools.option_texts import NumberRange, parse_number_range
-from iic_geotools.progress import Progress
 from iic_geotools.settings import Settings, setting
+from iic_geotools.work import Progress
 
 LOG = logging.getLogger("iic_geotools.test")
 
@@ -353,7 +353,7 @@ import logging, sys
 from iic_geotools.cli import shell, show_progress
 from iic_geotools.errors import UsageError
 from iic_geotools.option_texts import NumberRange, parse_number_range
-from iic_geotools.progress import Progress
+from iic_geotools.work import Progress
 from iic_geotools.settings import Settings, setting
 
 if sys.stderr is not None and "terminal" in sys.argv:

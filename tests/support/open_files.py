@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
-from iic_geotools.progress import Progress
+from iic_geotools.work import Progress
 
 
 def count_open_files(prefix: str) -> int:

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from iic_geotools.progress import OnProgress, silent
+from iic_geotools.work import OnProgress, silent
 from iic_train.config import DataConfig, TrainConfig
 from iic_train.data.base import Arrays, Dataset
 from iic_train.data.loader import ImageSource

@@ -10,7 +10,7 @@ import torch
 from support.small_training import dense_config, dense_data, image_config, image_data, make_trainer
 
 from iic_geotools.errors import DeviceError, TrainingError, UsageError
-from iic_geotools.progress import Progress
+from iic_geotools.work import Progress
 from iic_train.config import TrainConfig
 from iic_train.data.loader import Batch
 from iic_train.data.training_data import TrainingData

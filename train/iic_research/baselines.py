@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from iic_geotools.errors import UsageError
-from iic_geotools.progress import OnProgress, silent
+from iic_geotools.work import OnProgress, silent
 from iic_research.features import Features, cluster_features, sift_features
 from iic_research.neighbours import SAMPLE_IMAGES, Doersch, Isola, spectral_clusters, spectral_predict
 from iic_research.training import DeepCluster, Triplets, calibrate, train_trunk

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from iic_geotools.errors import TrainingError
-from iic_geotools.progress import OnProgress, Progress, silent
+from iic_geotools.work import OnProgress, Progress, silent
 from iic_research.features import (
     Features,
     feature_count,

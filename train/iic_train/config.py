@@ -12,8 +12,8 @@ from typing import Any, Literal, cast
 
 from iic_geotools.errors import IICError, TrainingError, UsageError, last_line
 from iic_geotools.option_texts import parse_names, parse_number_range
-from iic_geotools.progress import OnProgress, silent
 from iic_geotools.settings import PathLike, Settings, check_numbers, from_plain, names, setting
+from iic_geotools.work import OnProgress, silent
 from iic_train.finetune.settings import FinetuneConfig, Rescaling
 from iic_train.models.registry import HeadName, NetworkConfig
 from iic_train.views.settings import DensePairs, ImagePairs

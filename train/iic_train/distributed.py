@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from iic_geotools.errors import DeviceError, UsageError
-from iic_geotools.threads import cores
+from iic_geotools.work import cores
 from iic_train.config import Amp
 from iic_train.data.loader import share_of
 

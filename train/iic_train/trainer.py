@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 
 from iic_geotools.errors import DataError, TrainingError, UsageError
-from iic_geotools.progress import OnProgress, Progress, silent
 from iic_geotools.settings import takes
+from iic_geotools.work import OnProgress, Progress, silent
 from iic_train.config import Execution, TrainConfig, reading
 from iic_train.data.loader import Batch, Loader, Source, steps_of
 from iic_train.data.survey import Survey

@@ -34,8 +34,8 @@ from iic_geotools.errors import OutputError, UsageError
 from iic_geotools.files import replacement, scratch_folder, sync, write_atomically
 from iic_geotools.gdal import gdal_errors
 from iic_geotools.geobox import GeoBox
-from iic_geotools.threads import cores, map_ahead
 from iic_geotools.tiling import Rect
+from iic_geotools.work import cores, map_ahead
 
 _TILE_OFFSETS, _TILE_BYTE_COUNTS = 324, 325
 _SIZES = {

@@ -13,8 +13,8 @@ import typer
 
 from iic_geotools import __version__
 from iic_geotools.cli.app import Shell, Unfailing, write
-from iic_geotools.progress import OnProgress, Progress, silent
 from iic_geotools.settings import setting
+from iic_geotools.work import OnProgress, Progress, silent
 
 if TYPE_CHECKING:
     from rich.console import Console

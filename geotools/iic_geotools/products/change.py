@@ -29,11 +29,11 @@ from iic_geotools.geobox import GeoBox
 from iic_geotools.options import ChangeSettings, PictureSettings
 from iic_geotools.products.areas import PixelAreas
 from iic_geotools.products.transitions import TABLES, Transitions, transition_table
-from iic_geotools.progress import OnProgress, Progress
 from iic_geotools.scene.info import describe, open_raster
 from iic_geotools.settings import PathLike, takes
 from iic_geotools.settings import describe as settings_of
 from iic_geotools.tiling import Rect, TileGrid
+from iic_geotools.work import OnProgress, Progress
 
 _TILE = 1024
 _LEFT_OUT = -1

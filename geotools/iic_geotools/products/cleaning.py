@@ -49,10 +49,10 @@ from iic_geotools.gdal import gdal_errors
 from iic_geotools.geobox import GeoBox
 from iic_geotools.options import CleaningSettings, CreationSettings, WorkSettings
 from iic_geotools.products.sieve import Bytes, Read, Sieve
-from iic_geotools.progress import OnProgress, Progress, silent
 from iic_geotools.scene.info import cause, open_raster
 from iic_geotools.settings import PathLike, takes
 from iic_geotools.tiling import Rect
+from iic_geotools.work import OnProgress, Progress, silent
 
 MAX_RADIUS = 100
 """Larger squares blur everything that a map shows, and their pixels no longer fit into 16 bits."""

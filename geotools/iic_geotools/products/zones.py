@@ -32,7 +32,6 @@ from iic_geotools.geobox import AreaMethod, GeoBox
 from iic_geotools.options import PartialPixels
 from iic_geotools.packages import shapely
 from iic_geotools.products.areas import ZONE_SUFFIXES, PixelAreas, plain_cell
-from iic_geotools.progress import OnProgress, Progress, silent
 from iic_geotools.scene.points import to_pixels
 from iic_geotools.scene.region import (
     MOST_POINTS,
@@ -46,6 +45,7 @@ from iic_geotools.scene.region import (
 from iic_geotools.scene.vectors import Shapes, read_shapes, write_package
 from iic_geotools.settings import PathLike
 from iic_geotools.tiling import Rect, TileGrid
+from iic_geotools.work import OnProgress, Progress, silent
 
 ZONE, METHOD = "zone", "method"
 """Names of the fields with the number of a polygon in its file, and with how areas were measured."""

@@ -23,8 +23,8 @@ from iic_geotools.scene.bands import OptionalBand, mark_missing
 from iic_geotools.scene.info import BandMasks, SceneInfo, cause, fill_holes, open_raster, valid_pixels
 from iic_geotools.scene.radiometry import Rescale, sample_values
 from iic_geotools.scene.warp import warp_bands
-from iic_geotools.threads import interruptible
 from iic_geotools.tiling import Rect
+from iic_geotools.work import interruptible
 
 _PLAIN_BANDS = (None, "VRTSourcedRasterBand")
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iic_geotools.errors import MissingPackageError, ModelError
-from iic_geotools.threads import cores
+from iic_geotools.work import cores
 from iic_runtime.model.card import Card
 from iic_runtime.options import Device
 

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from iic_geotools.errors import DeviceError, ModelError, last_line
 from iic_geotools.files import cache_folder
-from iic_geotools.threads import cores
 from iic_geotools.tiling import largest_read
+from iic_geotools.work import cores
 from iic_runtime.engine.base import (
     OUTPUTS,
     PROVIDERS,

@@ -11,7 +11,7 @@ import numpy as np
 from iic_geotools.errors import DeviceError, MissingPackageError, SceneError, UsageError
 from iic_geotools.geobox import GeoBox
 from iic_geotools.settings import check_numbers
-from iic_geotools.threads import cores
+from iic_geotools.work import cores
 from iic_runtime.engine.base import (
     CPU_DEVICES,
     OUTPUTS,

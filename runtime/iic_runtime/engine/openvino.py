@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iic_geotools.errors import MissingPackageError, ModelError, last_line
-from iic_geotools.threads import cores
+from iic_geotools.work import cores
 from iic_runtime.engine.base import OUTPUTS, EngineSpec, Images, LabelArray, as_batch, check_outputs, shape_of
 from iic_runtime.engine.onnx import OnnxEngine
 from iic_runtime.engine.parity import prove, recorded_parity

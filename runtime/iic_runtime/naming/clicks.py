@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from iic_geotools.classmap.classes import MAX_CLASSES
 from iic_geotools.errors import SceneError
 from iic_geotools.geobox import GeoBox
-from iic_geotools.progress import OnProgress, Progress, silent
 from iic_geotools.scene.labels import NOT_LABELLED, SceneLabels, open_labels
 from iic_geotools.scene.multiscale import LEAST_DEVIATION
 from iic_geotools.scene.scene import Scene, SceneSource
 from iic_geotools.tiling import Rect, Tile, TileGrid
+from iic_geotools.work import OnProgress, Progress, silent
 from iic_runtime.model.card import Card
 from iic_runtime.naming.fitting import Samples, choose_members, place_side
 from iic_runtime.naming.regression import Floats, Ints

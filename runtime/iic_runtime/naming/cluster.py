@@ -25,11 +25,11 @@ from numpy.typing import NDArray
 from iic_geotools.classmap.classes import MAX_CLASSES, MapClass, distinct_colours, spread_colours
 from iic_geotools.errors import SceneError, UsageError
 from iic_geotools.files import check_writable, write_atomically
-from iic_geotools.progress import OnProgress, Progress, silent
 from iic_geotools.scene.bands import COLOURS, canonical
 from iic_geotools.scene.info import describe
 from iic_geotools.scene.multiscale import LEAST_DEVIATION
 from iic_geotools.settings import PathLike, takes
+from iic_geotools.work import OnProgress, Progress, silent
 from iic_runtime.model.card import Card, FeatureGroup
 from iic_runtime.model.file import put_card
 from iic_runtime.model.onnx_head import Head, replace_head

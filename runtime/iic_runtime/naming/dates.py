@@ -13,10 +13,10 @@ import numpy as np
 from iic_geotools.classmap.alignment import common_rect, shared_pixels
 from iic_geotools.errors import SceneError
 from iic_geotools.geobox import GeoBox
-from iic_geotools.progress import OnProgress, Progress, silent
 from iic_geotools.scene.info import SceneInfo
 from iic_geotools.scene.multiscale import LEAST_DEVIATION
 from iic_geotools.tiling import Rect, TileGrid
+from iic_geotools.work import OnProgress, Progress, silent
 from iic_runtime.model.card import FeatureGroup
 from iic_runtime.model.file import ModelFile
 from iic_runtime.model.onnx_head import Bank

@@ -19,10 +19,10 @@ from iic_geotools.classmap.map_writer import place_files, write_windows
 from iic_geotools.errors import SceneError
 from iic_geotools.files import MAP_SUFFIXES, check_writable, scratch_folder
 from iic_geotools.products.areas import PixelAreas
-from iic_geotools.progress import OnProgress, Progress
 from iic_geotools.scene.info import describe
 from iic_geotools.settings import PathLike, takes
 from iic_geotools.tiling import Rect, TileGrid
+from iic_geotools.work import OnProgress, Progress
 from iic_runtime.model.card import FeatureGroup
 from iic_runtime.naming.dates import Canonical, Dates, common_data, open_dates
 from iic_runtime.naming.regression import Doubles, Floats

@@ -15,12 +15,12 @@ from iic_geotools.errors import SceneError, UsageError
 from iic_geotools.files import check_writable
 from iic_geotools.geobox import GeoBox
 from iic_geotools.packages import require_vector, shapely
-from iic_geotools.progress import OnProgress, Progress, silent
 from iic_geotools.scene.info import SceneInfo, describe
 from iic_geotools.scene.scene import Pixels, SceneSource
 from iic_geotools.scene.vectors import write_package
 from iic_geotools.settings import PathLike, takes
 from iic_geotools.tiling import Tile, TileGrid
+from iic_geotools.work import OnProgress, Progress, silent
 from iic_runtime.model.file import ModelFile
 from iic_runtime.naming import SUGGESTED_PLACES
 from iic_runtime.options import DeviceSettings, ReadingSettings, SuggestSettings

@@ -21,8 +21,8 @@ from iic_geotools import __version__
 from iic_geotools.errors import DeviceError, IICError, ModelError, UsageError
 from iic_geotools.files import write_atomically
 from iic_geotools.packages import asyncio, distributed
-from iic_geotools.threads import cores
 from iic_geotools.tiling import Part, Tile
+from iic_geotools.work import cores
 from iic_runtime.engine.open_engine import MAX_THREADS
 from iic_runtime.model.file import ModelFile
 from iic_runtime.options import RunSettings

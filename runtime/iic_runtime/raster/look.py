@@ -19,8 +19,7 @@ from iic_geotools.gdal import network_options
 from iic_geotools.products.preview import scene_picture
 from iic_geotools.scene.bands import COLOURS, Names, pick
 from iic_geotools.scene.info import SceneInfo, open_raster
-from iic_geotools.scene.listing import find_scene
-from iic_geotools.scene.products import find_product
+from iic_geotools.scene.listing import find_product, find_scene
 from iic_geotools.scene.scene import SceneSource, value_sample
 from iic_geotools.settings import PathLike
 from iic_runtime.model.card import Card

@@ -10,9 +10,9 @@ from typing import Any
 from iic_geotools.classmap.vrt import check_mosaic, write_mosaic
 from iic_geotools.errors import IICError, OutputError, UnexpectedError, UsageError
 from iic_geotools.files import MAP_SUFFIXES
-from iic_geotools.progress import Progress
 from iic_geotools.scene.listing import NAME, ListedScene, list_scenes
 from iic_geotools.settings import PathLike, describe, setting, takes
+from iic_geotools.work import Progress
 from iic_runtime.options import EngineSettings, SegmentSettings
 from iic_runtime.raster.cluster import connect_cluster
 from iic_runtime.raster.segment import Summary, segment_raster

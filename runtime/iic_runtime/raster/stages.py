@@ -27,11 +27,10 @@ from iic_geotools.classmap.vrt import write_vrt
 from iic_geotools.gdal import network_options
 from iic_geotools.geobox import GeoBox
 from iic_geotools.products.cleaning import TileStore, as_level, clean_tiles
-from iic_geotools.progress import OnProgress, Progress
 from iic_geotools.scene.info import open_raster
 from iic_geotools.scene.scene import Pixels, Scene
-from iic_geotools.threads import cores, map_ahead
 from iic_geotools.tiling import Part, Rect, Tile, TileGrid
+from iic_geotools.work import OnProgress, Progress, cores, map_ahead
 from iic_runtime.engine.base import LabelArray
 from iic_runtime.raster.novelty import measure_novelty
 from iic_runtime.raster.part_folder import MapParts, PartFolder

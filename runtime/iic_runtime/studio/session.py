@@ -17,9 +17,9 @@ from iic_geotools.geobox import GeoBox
 from iic_geotools.packages import require_vector
 from iic_geotools.products.areas import ClassAreas
 from iic_geotools.products.assessment.report import Assessment
-from iic_geotools.progress import OnProgress, silent
 from iic_geotools.scene.labels import class_text
 from iic_geotools.tiling import Rect
+from iic_geotools.work import OnProgress, silent
 from iic_runtime.naming.name import NamedModel, name_model
 from iic_runtime.naming.suggestions import scene_files
 from iic_runtime.naming.teacher import Clusters, Lesson, ReadingOptions, Teacher

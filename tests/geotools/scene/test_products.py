@@ -10,8 +10,7 @@ from rasterio.transform import from_origin
 
 from iic_geotools.errors import SceneError, UsageError
 from iic_geotools.scene.bands import COLOURS, pick
-from iic_geotools.scene.listing import find_scene
-from iic_geotools.scene.products import qa_pixel_clouds
+from iic_geotools.scene.listing import find_scene, qa_pixel_clouds
 
 SAFE = "S2A_MSIL2A_20220315T101031_N0400_R022_T32UPU_20220315T141522"
 LANDSAT = "LC08_L2SP_017051_20151205_20200908_02_T1"

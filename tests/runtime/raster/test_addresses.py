@@ -18,8 +18,8 @@ from typer.testing import CliRunner
 from iic_geotools import addresses
 from iic_geotools.errors import SceneError, UsageError
 from iic_geotools.gdal import NETWORK_VARIABLE
-from iic_geotools.progress import Progress
 from iic_geotools.scene.info import describe
+from iic_geotools.work import Progress
 from iic_runtime import segment_raster, segment_rasters
 from iic_runtime.cli.segment_raster import app
 

@@ -16,7 +16,7 @@ import pytest
 from support.scenes import landscape
 
 from iic_geotools.errors import DeviceError
-from iic_geotools.progress import Progress
+from iic_geotools.work import Progress
 from iic_runtime import segment_raster, segment_rasters
 from iic_runtime.raster import plan
 from iic_runtime.raster.part_folder import PartFolder

@@ -10,9 +10,9 @@ import rasterio
 from support.tiny_onnx import make_model
 
 from iic_geotools.errors import AssumptionWarning, UsageError
-from iic_geotools.progress import Progress
 from iic_geotools.scene.bands import COLOURS
 from iic_geotools.scene.likelihood import BRIGHTEST, DARKEST, NOVEL, Likelihood
+from iic_geotools.work import Progress
 from iic_runtime import segment_raster
 
 pytestmark = pytest.mark.filterwarnings("ignore::iic_geotools.errors.DoubtWarning")

@@ -16,7 +16,7 @@ from rasterio.windows import Window
 
 from iic_geotools.errors import DataError
 from iic_geotools.files import replacement, write_atomically
-from iic_geotools.progress import OnProgress, Progress, silent
+from iic_geotools.work import OnProgress, Progress, silent
 from iic_train.data.base import UNLABELLED, Dataset, Images, Joined, Subset
 
 _LOG = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iic_geotools.errors import UsageError
-from iic_geotools.progress import OnProgress, silent
+from iic_geotools.work import OnProgress, silent
 from iic_train.config import TrainConfig
 from iic_train.data.base import Dataset
 from iic_train.data.coco import read as read_coco

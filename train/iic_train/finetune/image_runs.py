@@ -22,7 +22,7 @@ from torch.nn import functional as F
 
 from iic_geotools.errors import DataError, TrainingError, UsageError
 from iic_geotools.files import replacement, write_atomically
-from iic_geotools.progress import OnProgress, Progress, silent
+from iic_geotools.work import OnProgress, Progress, silent
 from iic_train.config import reading
 from iic_train.data.base import Dataset, Images, Subset
 from iic_train.data.images import read_folds

@@ -21,10 +21,10 @@ import torch
 from iic_geotools.classmap.classes import MAX_CLASSES
 from iic_geotools.errors import DataError, UsageError
 from iic_geotools.files import absolute_path, write_atomically
-from iic_geotools.progress import OnProgress, Progress, silent
 from iic_geotools.scene.info import describe
 from iic_geotools.scene.labels import NOT_LABELLED, open_labels
 from iic_geotools.tiling import Rect
+from iic_geotools.work import OnProgress, Progress, silent
 from iic_train.config import DataConfig, TrainConfig, reading
 from iic_train.data.loader import Source
 from iic_train.data.training_data import open_training_data

@@ -16,9 +16,9 @@ from iic_geotools.errors import OutputError, SceneError, UsageError
 from iic_geotools.files import check_folder, check_name
 from iic_geotools.products.areas import ClassAreas, PixelAreas, class_areas
 from iic_geotools.products.assessment.accuracy import LEAST, Z
-from iic_geotools.progress import OnProgress, Progress, silent
 from iic_geotools.scene.points import write_points
 from iic_geotools.tiling import Rect, TileGrid
+from iic_geotools.work import OnProgress, Progress, silent
 
 _LOG = logging.getLogger(__name__)
 PathLike = str | os.PathLike[str]
