@@ -23,7 +23,7 @@ import tempfile
 import time
 import tomllib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,19 +33,11 @@ import rasterio
 from rasterio.transform import Affine
 from support.datasets import make_potsdam
 
-RENAMED_OPTIONS = {
-    "--entropy-weight": "--lamb",
-    "--entropy-warmup": "--settling",
-    "--vegetation-jitter": "--vigour",
-    "--colour-jitter": "--jitter",
-    "--checkpoint": "--which",
-    "--sub-head": "--subhead",
-}
-"""Options as they are called today, and as they were called before."""
 IGNORED_FILES = {
     "config.json": "the run's id, time and versions; settings are spelt with the names of their time",
     "state.pt": "counters are spelt with the names of their time; the resumed run shows that it works",
     "report.html": "wording, time and speed",
+    "chips.json": "when the tiles of Potsdam were written",
 }
 IGNORED_TAGS = {
     "IIC_WORK": "fingerprint of what a run is, computed from the names of its parts",
@@ -60,7 +52,6 @@ IGNORED_CARD_FIELDS = {
     "cpu_speed_against_fp32": "measured",
     "run": "the run's id, which is random",
 }
-RENAMED_FIELDS = {"subhead": "sub_head", "weights": "checkpoint"}  # in JSON, before and today
 IGNORED_METRICS = {"seconds": "measured", "images_per_second": "measured"}
 IGNORED_RUN_METADATA = {
     "run": "the run's id, which is random",
@@ -159,7 +150,7 @@ def main() -> None:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         write_inputs(folder, before=Path(arguments.before).absolute())
-        results[side] = [run_command(command, Tree.open(tree.absolute()), folder) for command in commands]
+        results[side] = [run_command(command, tree.absolute(), folder) for command in commands]
         shutil.rmtree(work / side, ignore_errors=True)
         folder.rename(work / side)
     failed = print_table(commands, results["before"], results["after"], work)
@@ -188,67 +179,36 @@ def _parse_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-@dataclass(frozen=True)
-class Tree:
-    """A checkout of the repository: how its commands are called, and what their options are named."""
-
-    path: Path
-    scripts: dict[str, str]
-    option_names: set[str] = field(repr=False)
-
-    @classmethod
-    def open(cls, path: Path) -> "Tree":
-        """Read the commands and option names of a tree from its files: commands, and settings."""
-        project = tomllib.loads((path / "pyproject.toml").read_text())["project"]
-        sources = [
-            file
-            for file in path.glob("*/iic_*/**/*.py")
-            if "cli" in file.relative_to(path).as_posix() or file.name == "options.py"
-        ]
-        # An option is written out, or follows from the name of a parameter.
-        declaration = r'"--([\w-]+)"|^\s+(\w+): '
-        names = {
-            name
-            for file in sources
-            for pair in re.findall(declaration, file.read_text(), re.M)
-            for name in pair
-        }
-        return cls(path, project["scripts"], {name.replace("_", "-") for name in names})
-
-    def process(self, line: str, folder: Path) -> "subprocess.Popen[bytes]":
-        """Start a command with the code of this tree."""
-        name, *arguments = shlex.split(line)
-        if name == "rio":
-            script = (
-                "from rasterio.rio.main import main_group; from iic_runtime.cli.rio import command; "
-                "main_group.add_command(command, 'iic-segment'); main_group()"
-            )
-        else:
-            module, function = self.scripts[name].split(":")
-            script = f"from {module} import {function}; {function}()"
-        rooms = [str(self.path / room) for room in ("geotools", "runtime", "train", "export")]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(rooms), "OMP_NUM_THREADS": "1"}
-        environment.pop("IIC_MODEL", None)
-        translated = [self._translate(argument) for argument in arguments]
-        log = (folder / "commands.log").open("ab")
-        return subprocess.Popen(
-            [sys.executable, "-c", script, *translated], cwd=folder, env=environment, stdout=log, stderr=log
+def start(line: str, tree: Path, folder: Path) -> "subprocess.Popen[bytes]":
+    """Start a command with the code of a tree, a checkout of the repository."""
+    name, *arguments = shlex.split(line)
+    if name == "rio":
+        script = (
+            "from rasterio.rio.main import main_group; from iic_runtime.cli.rio import command; "
+            "main_group.add_command(command, 'iic-segment'); main_group()"
         )
+    else:
+        scripts = tomllib.loads((tree / "pyproject.toml").read_text())["project"]["scripts"]
+        module, function = scripts[name].split(":")
+        script = f"from {module} import {function}; {function}()"
+    rooms = [str(tree / room) for room in ("geotools", "runtime", "train", "export")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(rooms), "OMP_NUM_THREADS": "1"}
+    environment.pop("IIC_MODEL", None)
+    log = (folder / "commands.log").open("ab")
+    return subprocess.Popen(
+        [sys.executable, "-c", script, *arguments], cwd=folder, env=environment, stdout=log, stderr=log
+    )
 
-    def _translate(self, argument: str) -> str:
-        known = argument not in RENAMED_OPTIONS or argument[2:] in self.option_names
-        return argument if known else RENAMED_OPTIONS[argument]
 
-
-def run_command(command: Command, tree: Tree, folder: Path) -> str:
+def run_command(command: Command, tree: Path, folder: Path) -> str:
     """Run a command and return what went wrong, if anything."""
     (folder / command.name).mkdir(exist_ok=True)
     line = command.line.format(out=command.name, bounds=_bounds(folder / "scene.tif"))
     if command.kill:
-        process = tree.process(line, folder)
+        process = start(line, tree, folder)
         if not _kill_after_parts(process, folder / command.name):
             return "ended before it could be killed"
-    code = tree.process(line, folder).wait()
+    code = start(line, tree, folder).wait()
     return f"exit code {code}" if code else ""
 
 
@@ -375,11 +335,7 @@ def _model(path: Path) -> tuple[bytes, Any]:
 
 def _without(value: Any, keys: dict[str, str]) -> Any:
     if isinstance(value, dict):
-        return {
-            RENAMED_FIELDS.get(key, key): _without(inner, keys)
-            for key, inner in value.items()
-            if key not in keys
-        }
+        return {key: _without(inner, keys) for key, inner in value.items() if key not in keys}
     return [_without(inner, keys) for inner in value] if isinstance(value, list) else value
 
 

@@ -20,12 +20,12 @@ from .products.cleaning import CleanedMap as CleanedMap
 from .products.cleaning import clean_map as clean_map
 from .products.zones import ZoneAreas as ZoneAreas
 from .products.zones import zone_statistics as zone_statistics
-from .progress import Progress as Progress
 from .scene.info import SceneInfo as SceneInfo
 from .scene.info import describe as describe
 from .scene.search import CatalogueScene as CatalogueScene
 from .scene.search import search_scenes as search_scenes
 from .tiling import Rect as Rect
 from .tiling import Tile as Tile
+from .work import Progress as Progress
 
 __version__: str
