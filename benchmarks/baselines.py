@@ -3,10 +3,10 @@
     python benchmarks/baselines.py mnist-small DATA [--epochs 3] [--only random kmeans] [--run RUN] [--results FOLDER]
     python benchmarks/baselines.py flair3 FLAIR [--epochs 4]
 
-The first scores the baselines of table 1 on a data set of images (any preset or recipe on images); the second those of
-table 4 on FLAIR-3, with the trunk, views, windows and steps of the recipe flair3, which it trains first (a minute of
-one core). `--epochs` is for baselines that learn, `--run` a trained run to print beside them. What is in FOLDER already
-is not computed again, so an interrupted table goes on where it stopped.
+The first scores the baselines of table 1 on a data set of images (any preset or recipe on images); the second those
+of table 4 on FLAIR-3, with the trunk, views, windows and steps of the recipe flair3, which it trains first (a minute
+of one core). `--epochs` is for baselines that learn, `--run` a trained run to print next to them. What is in FOLDER
+already is not computed again, so an interrupted table goes on where it stopped.
 
 Centres come from all images (`kmeans`), from 10,000 images joined in a graph (`spectral`), or from 200,000 pixels.
 Accuracy is that of clusters matched one to one with classes over all labelled images or pixels; FLAIR-3 at the 0.8 m of

@@ -1,9 +1,9 @@
-"""Maps from a few clicks per class: this project's way from scene to map, beside what else could be done with them.
+"""Maps from a few clicks per class: this project's way from scene to map, compared with alternatives.
 
     python benchmarks/clicks.py FOLDER [--scenes zone1 s88 ...] [--clicks 5 20 100] [--draws 5] [--out clicks.jsonl]
     python benchmarks/clicks.py FOLDER --guide [--draws 2] [--side 320]     prints the table of docs/own-scene.md
 
-FOLDER holds `flair/zone1_rgbir.tif` and the like with `*_label.tif` beside them (see `SCENES`). Every method gets the
+FOLDER holds `flair/zone1_rgbir.tif` and the like with `*_label.tif` next to them (see `SCENES`). Every method gets the
 same pixels and the same clicks, drawn inside areas of one class; accuracy and mean IoU are over a sample of all other
 labelled pixels. `ours` is the product as it is installed: `iic-model name` without a model, which joins features of
 the bundled model that suits the scene, and `iic-segment-raster`; bundled models have learnt from some of these sources.

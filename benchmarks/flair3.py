@@ -1,4 +1,4 @@
-"""FLAIR-3: land cover of two scenes by the recipes flair3 and flair3-24, without a label, beside k-means.
+"""FLAIR-3: land cover of two scenes by the recipes flair3 and flair3-24, without a label, compared with k-means.
 
     python benchmarks/flair3.py FOLDER [--seeds 0 1 2] [--clusters 3 24] [--threads 1]
 

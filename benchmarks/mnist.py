@@ -1,4 +1,4 @@
-"""MNIST beside the paper: how near one CPU core comes to 99.2 % without a label.
+"""MNIST compared with the paper: how near one CPU core comes to 99.2 % without a label.
 
     python benchmarks/mnist.py --data DATA [--seeds 0 1 2] [--epochs 12] [--published]
 

@@ -1,4 +1,4 @@
-"""Segmentation loss, forward and backward: ours beside the plain form, a convolution by a whole map.
+"""Segmentation loss, forward and backward: ours compared with the plain form, a convolution by a whole map.
 
     python benchmarks/objective.py [--batch 4] [--size 200] [--radius 10] [--threads 1] [--clusters 3 24 45]
 

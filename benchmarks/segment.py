@@ -123,7 +123,7 @@ class Clock:
 
 
 def thread_seconds() -> dict[str, float]:
-    """Return the processor time of each thread of this process, by number; empty where the system does not tell."""
+    """Return the processor time of each thread of this process, by number; empty if unknown."""
     tasks = Path("/proc/self/task")
     files = [task / "schedstat" for task in tasks.iterdir()] if tasks.exists() else []
     return {file.parent.name: int(file.read_text().split()[0]) / 1e9 for file in files if file.exists()}

@@ -4,8 +4,8 @@
 
 On a machine of as many cores as workers all of them use every core, so the ratio shows what the cluster costs; the
 gain of more machines is theirs. Seconds of the processor are those of all processes together, from the start of the
-cluster to its end: other programs change them less than the clock, and the load beside them says how many there were.
-The maps are compared byte by byte. Starting the cluster is timed on its own.
+cluster to its end: other programs change them less than the clock, and the load printed with them says how many there
+were. The maps are compared byte by byte. Starting the cluster is timed on its own.
 """
 
 import argparse

@@ -170,7 +170,7 @@ def compare(
 
     Args:
         own_data: Whether these are the run's own data.
-        exact: The trained network in double precision, which tells how much of a difference rounding makes.
+        exact: The trained network in double precision, which shows how much of a difference rounding makes.
     """
     pairs = []
     allowed = MAX_DIFFERENCE
@@ -250,7 +250,7 @@ def onnx_model(content: bytes) -> Predict:
 
 
 def prove_file(content: bytes, card: Card) -> tuple[bytes, Card]:
-    """Run a finished graph: measure its memory and check every promise of its card, exact tiling included.
+    """Run a finished graph: measure its memory and check that it matches its card, exact tiling included.
 
     Args:
         card: Its card, complete but for `memory_per_pixel`.
@@ -259,7 +259,7 @@ def prove_file(content: bytes, card: Card) -> tuple[bytes, Card]:
         The graph with its card as the bytes of one file, and the completed card.
 
     Raises:
-        ModelError: The graph breaks a promise, so its tiles would not equal the whole image.
+        ModelError: The graph does not match its card, so its tiles would not equal the whole image.
     """
     with tempfile.TemporaryDirectory(prefix="iic-export-") as folder:
         path = Path(folder) / "model.onnx"

@@ -172,7 +172,7 @@ def write_engine(
         prove: A function that compares the engine with the trained network, and returns the card with the figures.
 
     Raises:
-        ModelError: The engine breaks a promise of its card, or fails the comparison.
+        ModelError: The engine does not match its card, or fails the comparison.
     """
     plan, facts = build_engine(model, card, options)
     with tempfile.TemporaryDirectory(prefix="iic-export-") as folder:

@@ -99,7 +99,7 @@ class UnexpectedError(IICError, RuntimeError):
             return cls("There is not enough memory; give a smaller `tile`, `batch` or `max_memory`.")
         lines = str(error).strip().splitlines()
         reason = f": {lines[0][:300].rstrip('.')}" if lines else ""
-        return cls(f"Something went wrong that was not foreseen, {type(error).__name__}{reason}.")
+        return cls(f"Unexpected error, {type(error).__name__}{reason}.")
 
 
 class AssumptionWarning(UserWarning):

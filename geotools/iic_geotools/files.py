@@ -81,7 +81,7 @@ def scratch_folder(path: Path, *, sweep: bool = True) -> Iterator[Path]:
     """Yield a new folder next to `path`, which is removed at the end with all that is left in it.
 
     Its name is unique among threads, processes and machines that share the disk, and nobody else can put anything
-    into it. It is locked while it is in use, so that what a killed process left behind can be told from it.
+    into it. It is locked while it is in use, so that it differs from what a killed process left behind.
 
     Args:
         path: The file that is being made.

@@ -357,7 +357,7 @@ class Benchmark:
         scene: The scene that tiles were read from; None for noise.
         machine: The processor.
         cores: Number of cores that this process may use.
-        load: Number of processes that wanted a core in the minute before; None where the system does not tell.
+        load: Number of processes that wanted a core in the minute before; None if unknown.
         version: Version of this package.
         trials: What was measured, in the order of measurement.
         best: The fastest; of those nearly as fast, the one with the least memory. None if nothing could be run.

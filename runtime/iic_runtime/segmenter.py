@@ -281,7 +281,7 @@ class SegmenterPool:
         """Return the segmenter for a scene.
 
         Raises:
-            IICError: No model is named and the scene does not tell its resolution, or the model cannot be opened.
+            IICError: No model is named and the scene has no ground resolution, or the model cannot be opened.
         """
         return self._open(self._selector.for_scene(info))
 

@@ -83,7 +83,7 @@ def test_traceback_raises_the_error() -> None:
         (MemoryError(), "not enough memory"),
     ],
 )
-def test_what_nobody_has_foreseen_is_a_sentence_too(error: Exception, reason: str) -> None:
+def test_unexpected_errors_are_sentences_too(error: Exception, reason: str) -> None:
     code, output = run("scene.tif", "-q", error=error)
     assert code == 1
     assert output.splitlines()[-1].startswith("Error: ")
@@ -92,7 +92,7 @@ def test_what_nobody_has_foreseen_is_a_sentence_too(error: Exception, reason: st
     assert "Traceback (most" not in output
 
 
-def test_traceback_shows_what_nobody_has_foreseen() -> None:
+def test_traceback_shows_unexpected_errors() -> None:
     with pytest.raises(ZeroDivisionError), shell(traceback=True):
         raise ZeroDivisionError
 
@@ -395,6 +395,5 @@ def test_help_that_cannot_be_written_is_a_sentence(option: str) -> None:
         )
     assert result.returncode == 1
     assert result.stderr.splitlines() == [
-        "Error: Something went wrong that was not foreseen, OSError: [Errno 28] No space left on device "
-        "(--traceback shows more)."
+        "Error: Unexpected error, OSError: [Errno 28] No space left on device (--traceback shows more)."
     ]

@@ -31,7 +31,7 @@ def test_a_failed_write_keeps_the_old_file(tmp_path: Path) -> None:
 
 
 def test_files_move_onto_another_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The rename fails as it does across disks; the copy that replaces it is made beside the target."""
+    """The rename fails as it does across disks; the copy that replaces it is made next to the target."""
     source, target = tmp_path / "scratch.tif", tmp_path / "map.tif"
     source.write_bytes(b"new")
     target.write_bytes(b"old")

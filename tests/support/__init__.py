@@ -1,1 +1,1 @@
-"""What tests make for themselves: scenes, small models, and helpers that run beside them."""
+"""What tests make for themselves: scenes, small models, and helpers that run next to them."""

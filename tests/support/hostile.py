@@ -257,7 +257,7 @@ def check_result(result: Result, folder: Path, before: set[str], context: str) -
     after = {entry.name for entry in folder.iterdir()}
     assert result.exit_code in (0, 1, 2), context
     assert "Traceback" not in result.output, context
-    assert "not foreseen" not in result.output, context
+    assert "Unexpected error" not in result.output, context
     assert "Warning: " not in result.output, context
     assert "\x1b" not in result.output, context
     if result.exit_code:

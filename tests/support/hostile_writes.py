@@ -254,14 +254,14 @@ def check_together(writer: Writer, inputs: Path, out: Path) -> bool:
     """Run a command three times at once on the same outputs, one of them as the first process of its namespace.
 
     Raises:
-        AssertionError: An output is torn, or a command says something unforeseen.
+        AssertionError: An output is torn, or a command reports an unexpected error.
     """
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
     alone = ["unshare", "--pid", "--fork"] if os.name == "posix" and os.geteuid() == 0 else []
     processes = [writer.start(inputs, out), writer.start(inputs, out), writer.start(inputs, out, *alone)]
     outputs = [process.communicate()[0] for process in processes]
-    assert not any("not foreseen" in output for output in outputs), outputs
+    assert not any("Unexpected error" in output for output in outputs), outputs
     assert any(process.returncode == 0 for process in processes), outputs
     check_outputs(out)
     assert list(out.glob(".*")) == []
@@ -333,7 +333,7 @@ def check_full_disk(writer: Writer, inputs: Path, disk: Path, free: int) -> bool
     left = {entry.name for entry in disk.iterdir()} - before - {"filler"}
     check_outputs(disk)
     assert isinstance(result.exception, SystemExit | None), context
-    assert "not foreseen" not in result.output, context
+    assert "Unexpected error" not in result.output, context
     assert not any(name.startswith(".") for name in left), f"{left} is left\n{context}"
     if result.exit_code:
         assert result.exit_code == 1, context

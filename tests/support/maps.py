@@ -42,7 +42,7 @@ def write_map(
     classes: Sequence[MapClass] | None = None,
     tags: Mapping[str, str] | None = None,
 ) -> Path:
-    """Write labels as a tiled GeoTIFF in which empty tiles are left out, with the names of classes beside it."""
+    """Write labels as a tiled GeoTIFF in which empty tiles are left out, with the names of classes next to it."""
     height, width = labels.shape
     profile: dict[str, Any] = {"driver": "GTiff", "count": 1, "dtype": "uint8", "nodata": NODATA, "crs": crs}
     tiling = {"tiled": True, "blockxsize": block, "blockysize": block, "SPARSE_OK": True}

@@ -520,7 +520,7 @@ class Trainer:
         with reading(self.run.path / STATE, START_AGAIN):
             self.network.load_state_dict(state["network"])
             self.optimiser.load_state_dict(state["optimiser"])
-            if state["scaler"]:  # empty where half precision was off, as on a CPU; then it starts anew
+            if state["scaler"]:  # empty where half precision was off, as on a CPU; then it starts again
                 self.scaler.load_state_dict(state["scaler"])
             under_way = state.get("under_way")
             self.epoch = Epoch(state["epoch"] + 1) if under_way is None else Epoch.from_state(under_way)

@@ -237,7 +237,7 @@ def _choose_grid(maps: Sequence[ClassMap], like: Path | None) -> GeoBox:
         )
     if grid.area_method == "none":
         raise SceneError(
-            "The grid of comparison does not tell areas; give one in metres or degrees as `like`."
+            "Areas cannot be measured on the grid of comparison; give one in metres or degrees as `like`."
         )
     return grid.crop(rect)
 

@@ -95,7 +95,7 @@ class Patches:
         pixels: The number of pixels of each patch.
         firsts: The index of the first pixel of each patch in the whole map.
         partial: Whether a patch may be larger than the window shows.
-        unknown: Whether the class of a patch cannot be told from the window.
+        unknown: Whether the class of a patch is unknown from the window.
         one: For each piece of border, the patch on one side; a pair of patches may share several pieces.
         other: The patch on the other side.
         lengths: The length of each piece of border, in edges of pixels.
@@ -305,7 +305,7 @@ def dissolve(
         keep_islands: Whether small patches without any neighbour keep their class.
 
     Returns:
-        The new class of each of the patches that were given; None if a class that is needed cannot be told.
+        The new class of each of the patches that were given; None if a class that is needed is unknown.
     """
     patches.drop_borders(enough)
     numbers: list[Numbers] = []
@@ -341,7 +341,7 @@ def _decide(patches: Patches, level: float) -> bool:
     beside_large = ~small[target] & ~patches.unknown[target]
     waits = small & ~unsure & ~patches.flag(source[beside_large])
     leads = _leaders(patches, waits, source, target)
-    # Whether a neighbour leads cannot be told if its own neighbours are unknown.
+    # Whether a neighbour leads is unknown if its own neighbours are.
     unsure |= patches.flag(source[waits[source] & ~leads[source] & unsure[target]])
     choice = ~unsure[source] & np.where(waits[source], leads[target], beside_large)
     decided, classes = _longest(patches, source[choice], target[choice], lengths[choice])

@@ -66,17 +66,18 @@ def check_zones(path: Path, grid: GeoBox) -> None:
     """Check before any work that statistics of polygons can be made on a grid.
 
     Raises:
-        SceneError: The grid does not tell areas, or the polygons cannot be read or lie elsewhere.
+        SceneError: Areas cannot be measured on the grid, or the polygons cannot be read or lie elsewhere.
     """
     check_areas(grid)
     read_zones(path, grid)
 
 
 def check_areas(grid: GeoBox) -> None:
-    """Refuse a grid that does not tell areas."""
+    """Refuse a grid on which areas cannot be measured."""
     if grid.area_method == "none":
         raise SceneError(
-            "The map has no CRS that tells areas, which statistics of zones need; set it, or warp the map to another."
+            "The map has no CRS in which areas can be measured, which zonal statistics need; set it, or warp the map to "
+            "another."
         )
 
 

@@ -40,7 +40,7 @@ _SYNONYMS = {
 }
 
 COLOURS = ("red", "green", "blue", "nir")
-"""The bands that scenes are told apart by."""
+"""The bands by which scenes are distinguished."""
 _SAME = {"nir": ("nir", "nir08")}
 """Names that serve in place of a name if it does not occur, the best first."""
 _CODE = re.compile(
@@ -249,7 +249,7 @@ def identify_bands(
     product: str = "",
     driver: str = "",
 ) -> BandNames:
-    """Tell what the bands of a scene are.
+    """Identify the bands of a scene.
 
     Args:
         wavelengths: Central wavelengths of the bands in nm, as far as they are known.

@@ -62,7 +62,7 @@ def open_labels(
     """Open labels on the grid of a scene; labels in another CRS are reprojected.
 
     Whether there are enough classes, and whether a raster of classes labels any pixel at all, is for the caller to
-    judge: only reading tells.
+    judge: only reading shows.
 
     Args:
         path: Any raster or vector file that GDAL opens.

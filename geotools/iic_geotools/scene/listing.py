@@ -81,7 +81,7 @@ class BandFile:
         path: GDAL's name of the file.
         product: The name of the product, from the name of the file.
         band: What the file calls the band: "B04", "SR_B4", "red".
-        metres: Its resolution by its name; 0 if the name does not tell it.
+        metres: Its resolution by its name; 0 if the name does not state it.
     """
 
     path: str
@@ -344,7 +344,7 @@ class Item:
         candidates = data or list(self.assets)
         if len(candidates) > 1:
             raise UsageError(
-                f"The item {self.id} does not tell which of its assets is the scene; give `asset`, one or more of "
+                f"The item {self.id} does not say which of its assets is the scene; give `asset`, one or more of "
                 f"{self._list_assets()}."
             )
         return (Pick(candidates[0]),)

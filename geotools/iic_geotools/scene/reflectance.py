@@ -171,10 +171,7 @@ def _estimate(names: Sequence[str], values: NDArray[Any], ranges: Sequence[Pair]
             "scale and offset as `reflectance`."
         )
     if values.size == 0:
-        assume(
-            "Assuming reflectance x 10000: no pixel holds data other than 0, by which to tell. Override with "
-            "`reflectance`."
-        )
+        assume("Assuming reflectance x 10000: no pixel has data other than 0. Override with `reflectance`.")
         return Radiometry((1 / SCALED,) * len(names), (0.0,) * len(names), "an estimate")
     gains, offsets = fit_world(values, ranges, known)
     radiometry = Radiometry(tuple(gains), tuple(offsets), "an estimate")

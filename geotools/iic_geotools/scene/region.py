@@ -95,7 +95,7 @@ class Area:
 
     @property
     def digest(self) -> str:
-        """A checksum that tells two areas apart."""
+        """A checksum of the area."""
         return sha256(b"".join(shapely.to_wkb(self.polygons))).hexdigest()
 
     def rect(self, width: int, height: int) -> Rect:

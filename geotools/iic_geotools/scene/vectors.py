@@ -1,6 +1,6 @@
 """Vector files, whoever made them: points and polygons with the values of their fields.
 
-pyogrio brings a GDAL of its own, which knows nothing of what rasterio was told.
+pyogrio brings a GDAL of its own, to which rasterio's options do not apply.
 """
 
 import os

@@ -151,7 +151,7 @@ def import_onnxruntime() -> Any:
 
 
 def cpu_name() -> str:
-    """Return the name of the processor; empty if the system does not tell."""
+    """Return the name of the processor; empty if unknown."""
     facts = _cpu_facts()
     return facts.get("model name") or facts.get("Model", "")
 
@@ -165,14 +165,14 @@ def describe_cpu() -> str:
 
 
 def _cpu_facts() -> dict[str, str]:
-    """Return what the kernel tells of the last processor, which stands for all of them."""
+    """Return what the kernel reports about the last processor, which stands for all of them."""
     information = Path("/proc/cpuinfo")
     lines = information.read_text(errors="replace").splitlines() if information.exists() else []
     return {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
 
 
 def memory_of_machine() -> int | None:
-    """Return the bytes of memory that this process may use at most, in a container too; None if nothing tells."""
+    """Return the bytes of memory that this process may use at most, in a container too; None if unknown."""
     limit = _CONTAINER_LIMIT.read_text().strip() if _CONTAINER_LIMIT.exists() else ""
     found = [int(limit)] if limit.isdecimal() else []
     with suppress(AttributeError, ValueError, OSError):  # not everywhere

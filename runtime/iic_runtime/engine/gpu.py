@@ -63,7 +63,7 @@ def find_gpu() -> Gpu:
 
 
 def gpu_memory() -> int | None:
-    """Return the bytes of memory that the first GPU has; None if nothing tells."""
+    """Return the bytes of memory that the first GPU has; None if unknown."""
     try:
         cuda = cuda_runtime()
     except MissingPackageError:

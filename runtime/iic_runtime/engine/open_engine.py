@@ -40,7 +40,7 @@ CPU_BATCH, GPU_BATCHES = 1, (1, 2, 4, 8, 16)
 GPU_LANES = 3
 UNKNOWN_GPU = 4 << 30
 # On paper, not measured: the share of a GPU's memory that a run takes, what its libraries take of that, what an
-# engine takes more per pixel than ONNX Runtime on a CPU, by which cards tell it, and the pixels that a GPU would label
+# engine takes more per pixel than ONNX Runtime on a CPU, by which cards state it, and the pixels that a GPU would label
 # in the time that it takes to start a batch.
 GPU_SHARE, GPU_LIBRARIES, GPU_FACTOR, GPU_START = 0.6, 1 << 30, 1.5, 1 << 17
 # The share of a network that one thread computes while the others wait: measured at 0.1 to 0.26.
@@ -49,7 +49,7 @@ SERIAL_SHARE = 0.25
 CLOSE = 0.93
 # Interpreter, libraries, GDAL's block cache and the part that is being written: measured at about 250 MB.
 BASE_MEMORY = 300 << 20
-# What OpenVINO takes more, as a whole and as a factor per pixel: cards tell the memory that ONNX Runtime takes.
+# What OpenVINO takes more, as a whole and as a factor per pixel: cards state the memory that ONNX Runtime takes.
 OPENVINO_MEMORY, OPENVINO_FACTOR = 100 << 20, 1.3
 QUEUED_TILES = 3
 # A million pixels on each side: about two days of work at 5 Mpx/s, if all of them hold data.

@@ -1,6 +1,6 @@
 """Whether an engine gives the labels of ONNX Runtime, in any tiling: measured on first use, and recorded.
 
-Engines sum in different orders, and some compute in a lower precision unless they are told not to. What a map may
+Engines sum in different orders, and some compute in a lower precision unless configured otherwise. What a map may
 rely on is therefore measured, once per model, version and processor. The record says whether labels are equal, and
 whether the engine is faster.
 """

@@ -183,7 +183,7 @@ class Card:
         )
 
     def _check_optional(self) -> None:
-        """Check what the graph is told about bands that are missing and values that are unknown."""
+        """Check the values that stand for missing bands and unknown values."""
         optional, limits = self.optional, _LIMITS.get(self.dtype, (-MAX_VALUE, MAX_VALUE))
         _require(isinstance(optional, Mapping), "optional", "a table of bands and values")
         _require(optional.keys() < set(self.bands), "optional", "some of its bands, not all of them")

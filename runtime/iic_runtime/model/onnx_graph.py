@@ -227,7 +227,7 @@ class OnnxGraph:
         return replace(self, nodes=(*before, *new, *after)).with_outputs(self.outputs)
 
     def rework(self, tensor: str, raw: str, nodes: Iterable[Node]) -> "OnnxGraph":
-        """Pass a tensor through more nodes, which take it as `raw` and make it anew: its users get the result."""
+        """Insert nodes after a tensor, which they take as `raw`; consumers see their output."""
         old = self.producer(tensor)
         place = self.nodes.index(old)
         renamed = replace(old, outputs=tuple(raw if name == tensor else name for name in old.outputs))

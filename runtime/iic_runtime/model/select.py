@@ -107,7 +107,7 @@ def _choose_by_type(info: SceneInfo) -> ModelFile:
     known = resolution_range(model.card)
     purpose = "" if known is None else f", which is for {format_resolution(known)},"
     assume(
-        f"{info.title} does not tell its ground resolution (it has no CRS or no transform): the model {model.card.name}"
+        f"{info.title} has no ground resolution (no CRS or no transform): the model {model.card.name}"
         f"{purpose} is taken, {reason}. Override with `model`."
     )
     return model

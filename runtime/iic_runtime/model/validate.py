@@ -35,7 +35,7 @@ rounds a few sums by where they lie in a row. Labels must be equal in every prec
 
 @dataclass(frozen=True)
 class Check:
-    """A promise of the card, and whether the model keeps it.
+    """A statement of the card, and whether the model meets it.
 
     Attributes:
         promise: The promise.

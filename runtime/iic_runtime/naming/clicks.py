@@ -32,7 +32,7 @@ LABEL_TILE = 1024
 LARGEST_LOOK = 512
 """Side in pixels of the squares that the model is run on, at most."""
 SAMPLED_PIXELS = 64
-"""Pixels of each tile spread over the scene that tell how the features vary."""
+"""Pixels of each tile spread over the scene that show how the features vary."""
 REACH = 4
 """Pixels in each direction in which neighbours that look like a click count as part of it."""
 MANY_CLICKS, SHORT_REACH = 200, 2

@@ -1,4 +1,4 @@
-"""Clusters that take the class of the labels on them, for models that only tell their cluster probabilities."""
+"""Clusters that take the class of the labels on them, for models that output only cluster probabilities."""
 
 import numpy as np
 

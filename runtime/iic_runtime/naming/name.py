@@ -85,7 +85,7 @@ def name_model(arguments: NameArguments) -> NamedModel:
     """Name the classes of a model by labels on a scene: a few points per class are enough.
 
     A small classifier is fitted to what the model sees at the labels, and takes the place of the model's clusters in a
-    copy of the file. If the model does not tell what it sees, each cluster takes the class of most labels on it.
+    copy of the file. If the model outputs no features, each cluster takes the class of most labels on it.
 
     Args:
         model: A model file, or the name of a bundled model; its features are what is fitted. None fits all that can be
@@ -186,7 +186,7 @@ def _fit(file: ModelFile, observations: Observations) -> tuple[bytes, tuple[MapC
 def _vote(file: ModelFile, observations: Observations) -> tuple[bytes, tuple[MapClass, ...], Judgement]:
     """Merge the clusters that take the same class."""
     clicks = observations.clicks
-    _LOG.info("%s does not tell what it sees, so that labels name its clusters as they are.", file.path)
+    _LOG.info("%s outputs no features, so that labels name its clusters as they are.", file.path)
     merge, judgement = name_by_majority(
         observations.own,
         clicks.labels,

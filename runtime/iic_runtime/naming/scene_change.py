@@ -76,7 +76,7 @@ class SceneChangeArguments(SceneChangeSettings):
 def change_probability(arguments: SceneChangeArguments) -> SceneChange:
     """Write how probable it is that the ground has changed between two dates of a place.
 
-    What differs because of light, season or sensor is no change as far as one date can be told from the other. Scores
+    What differs because of light, season or sensor is no change as far as one date predicts the other. Scores
     are fitted to a sample; the scenes are read tile by tile.
 
     Args:

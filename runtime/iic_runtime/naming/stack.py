@@ -48,7 +48,7 @@ from iic_runtime.raster.model_input import choose_reading
 
 _LOG = logging.getLogger(__name__)
 TILE, SAMPLED_TILES = 64, 48
-"""Side in pixels, and number, of the tiles spread over a scene that tell how it varies."""
+"""Side in pixels, and number, of the tiles spread over a scene that show how it varies."""
 WORDS, CODED_PIXELS = 32, 125
 """Size of the codebook, and pixels of each tile that it is found by."""
 POOLED = (27,)
@@ -137,7 +137,7 @@ def make_codebook(features: NDArray[np.float64], words: int, rng: np.random.Gene
 
 
 def open_outputs(file: ModelFile, device: Device = "auto", threads: int | None = None) -> Outputs:
-    """Return a model as a function to its features, or to its probabilities if it does not tell what it sees.
+    """Return a model as a function to its features, or to its probabilities if it outputs no features.
 
     Raises:
         IICError: The model cannot be opened on the device.
@@ -151,9 +151,7 @@ def open_outputs(file: ModelFile, device: Device = "auto", threads: int | None =
         outputs=(*OUTPUTS, output),
     )
     if not isinstance(engine, OnnxEngine | OpenVinoEngine):
-        raise ModelError(
-            f"{file.path} does not tell what it sees; name the .onnx file that it was made from."
-        )
+        raise ModelError(f"{file.path} outputs no features; name the .onnx file that it was made from.")
 
     def run(image: NDArray[Any]) -> Floats:
         values: Floats = engine.fetch(image[None], [output])[0][0]

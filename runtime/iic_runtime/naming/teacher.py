@@ -137,7 +137,7 @@ class Teacher:
         device, threads = options.pop("device", "auto"), options.pop("threads", None)
         file, reading = choose_features(info, model, **options)
         if not has_features(file.content):
-            raise UsageError(f"{file.path} does not tell what it sees; export it again with iic-export.")
+            raise UsageError(f"{file.path} outputs no features; export it again with iic-export.")
         outputs = open_outputs(file, device, threads)
         return cls(info, file, reading, Observer(outputs, reading, reading.grid or info.grid, file.card))
 

@@ -271,7 +271,7 @@ def choose_bands(
         bands: Bands of the scene by name or number, for all bands of the model or for those that it cannot do
             without; by default those that have the names of the model's bands, or are most probably these.
         sample: Returns values [bands, N] of all bands of the scene, of pixels spread over it; called only if what is
-            written about the bands does not tell what they are.
+            written about the bands does not identify them.
 
     Raises:
         UsageError: `bands` does not fit the model.

@@ -137,7 +137,7 @@ class PartFolder:
             resume: Whether to keep the parts of an earlier run of the same plan.
             check_outputs: Refuses to replace outputs. Called before anything is removed, unless an earlier run of the
                 same plan has begun to put its own outputs in place.
-            resumable: Whether the manifest tells this work from any other; if not, no parts are used or kept.
+            resumable: Whether the manifest identifies this work; if not, no parts are used or kept.
         """
         self._refuse_foreign()
         text = json.dumps(manifest, indent=1, sort_keys=True)
@@ -205,7 +205,7 @@ class PartFolder:
             self.remove()  # Windows keeps a lock that is open, and refuses if another run has taken it since
 
     def _clear(self, manifest: str) -> None:
-        """Remove all parts and begin anew for a manifest."""
+        """Remove all parts and start again for a manifest."""
         file = self.path / MANIFEST
         # The manifest goes first: without one, no part counts, whatever happens in between.
         file.unlink(missing_ok=True)

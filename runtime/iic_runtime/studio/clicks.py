@@ -28,7 +28,7 @@ class Click:
     """A place and the class that a person gave it.
 
     Attributes:
-        number: What tells it from the others of a session.
+        number: Its number among those of a session.
         name: Name of the class.
         x: x in the scene's CRS.
         y: y in the scene's CRS.
@@ -142,7 +142,7 @@ class SampleFile:
         return self._known[1]
 
     def draw(self, count: int, seed: int) -> tuple[Sample, ...]:
-        """Draw places anew; answers to earlier ones are lost.
+        """Draw places again; answers to earlier ones are lost.
 
         Raises:
             IICError: The map cannot be sampled, or the places cannot be written.
@@ -152,7 +152,7 @@ class SampleFile:
         return self.list()
 
     def answer(self, number: int, name: str | None) -> None:
-        """Write what is at a place; None where it cannot be told.
+        """Write what is at a place; None if unknown.
 
         Raises:
             UsageError: There is no such place, or the map has no such class.

@@ -601,7 +601,7 @@ class Session:
         return self.samples.draw(count, seed)
 
     def answer(self, number: int, name: str | None) -> None:
-        """Say what is at a drawn place; None where it cannot be told. Written to disk at once.
+        """Say what is at a drawn place; None if unknown. Written to disk at once.
 
         Raises:
             IICError: There is no such place or class, or the answer cannot be written.

@@ -70,7 +70,7 @@ def test_scenes_of_every_shape(tmp_path: Path, height: int, width: int, dtype: s
 
 
 def test_panels_show_the_same_ground(tmp_path: Path) -> None:
-    """A map of a corner of the scene: the panel beside it is that corner, not the whole."""
+    """A map of a corner of the scene: the panel next to it is that corner, not the whole."""
     pixels = np.zeros((3, 400, 400), np.uint8)
     pixels[:, 200:, 100:] = 50
     pixels[0, 200:300, 100:] = 250

@@ -211,7 +211,7 @@ def test_maps_without_names_list_the_classes_that_occur(tmp_path: Path, labels: 
         ({"zones": "points.gpkg"}, SceneError, "no polygon with an area"),
         ({"zones": "map.tif"}, SceneError, "cannot be read"),
         ({"zones": "infinite.gpkg"}, SceneError, "The zones .* not finite numbers"),
-        ({"map": "nocrs.tif"}, SceneError, "no CRS that tells areas"),
+        ({"map": "nocrs.tif"}, SceneError, "no CRS in which areas can be measured"),
         ({"map": "missing.tif"}, SceneError, "There is no file"),
         ({"out": "out.shp"}, UsageError, r"`out` must end in \.csv or \.gpkg"),
         ({"out": "zones.gpkg"}, UsageError, "is an input"),

@@ -84,7 +84,7 @@ def test_the_product_may_be_named_in_a_tag(make_scene: MakeScene) -> None:
 
 
 def test_level_1_of_landsat_by_its_metadata_file(make_scene: MakeScene, tmp_path: Path) -> None:
-    """GDAL reads the text file beside a band of the product."""
+    """GDAL reads the text file next to a band of the product."""
     (tmp_path / "LE07_L1TP_016035_20001118_20200917_02_T1_MTL.txt").write_text(
         "GROUP = LANDSAT_METADATA_FILE\n  GROUP = IMAGE_ATTRIBUTES\n"
         '    SPACECRAFT_ID = "LANDSAT_7"\n    SUN_ELEVATION = 30.0\n  END_GROUP = IMAGE_ATTRIBUTES\n'

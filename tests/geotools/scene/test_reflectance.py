@@ -198,7 +198,7 @@ def test_no_estimate_for_other_bands() -> None:
 
 def test_what_is_assumed_of_a_scene_without_data_is_said() -> None:
     with pytest.warns(
-        AssumptionWarning, match="Assuming reflectance x 10000: no pixel holds data other than 0"
+        AssumptionWarning, match="Assuming reflectance x 10000: no pixel has data other than 0"
     ):
         radiometry = choose_reflectance(None, "uint16", NAMES, lambda: np.empty((4, 0)))
     assert radiometry.formula() == "value x 0.0001"

@@ -123,7 +123,7 @@ def test_wrong_assets(item: dict[str, Any], tmp_path: Path) -> None:
         UsageError, match=r"common name, swir; give `asset`, one or more of B02, B03, B04, B08"
     ):
         find_scene(path, ["red", "swir"])
-    with pytest.raises(UsageError, match="does not tell which of its assets"):
+    with pytest.raises(UsageError, match="does not say which of its assets"):
         find_scene(path)
     with pytest.raises(UsageError, match="none of them is empty"):
         find_scene(path, ["red", ""])

@@ -118,7 +118,7 @@ def test_a_scene_of_unknown_resolution_is_mapped_with_a_sentence(
     scene = make_scene(landscape(40, 50), **nowhere)
     code, output = run(scene, tmp_path / "map.tif")
     assert code == 0, output
-    assert "does not tell its ground resolution" in output
+    assert "has no ground resolution" in output
     assert "because its values have 8 bits. Override with --model." in output
     assert tags(tmp_path / "map.tif")["IIC_MODEL"] == "aerial"
     assert tags(tmp_path / "map.tif")["IIC_READ_AS"] == "Bands: 1 red, 2 green, 3 blue, 4 nir."
@@ -205,7 +205,7 @@ def test_an_array_with_coordinates_has_a_resolution(
         assert segment(da, "aerial", device="cpu", threads=1).attrs["model"] == "aerial"
         assert "measure 5 m, but the model aerial is made for 0.2 to 1 m" in caplog.text
         nowhere = da.drop_vars("spatial_ref")
-        with pytest.warns(AssumptionWarning, match="does not tell its ground resolution"):
+        with pytest.warns(AssumptionWarning, match="has no ground resolution"):
             assert segment(nowhere, device="cpu", threads=1).attrs["model"] == "aerial"
 
 

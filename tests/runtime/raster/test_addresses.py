@@ -225,7 +225,7 @@ def test_servers_are_asked_for_the_assets_only(server: WebServer, model: Path, t
         server.url("item.json"), tmp_path / "map.tif", model, asset=RGBN, mask=("scl", CLOUDS), device="cpu"
     )
     files = {request.partition(" /")[2] for request in server.requests()}
-    # Only where it warps, GDAL looks for a mask beside the file.
+    # Only where it warps, GDAL looks for a mask next to the file.
     assert {file for file in files if not file.lower().endswith(".msk")} == {"item.json", "SCL.tif", *FILES}
 
 

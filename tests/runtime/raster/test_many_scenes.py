@@ -76,7 +76,7 @@ def test_a_failure_is_reported_at_the_end(scenes: list[Path], model: Path, tmp_p
     assert sorted(path.name for path in (tmp_path / "maps").glob("*.tif")) == ["east.tif", "west.tif"]
 
 
-def test_a_failure_that_nobody_has_foreseen_does_not_stop_the_others(
+def test_an_unexpected_failure_does_not_stop_the_others(
     scenes: list[Path], model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from iic_runtime.raster import segment
@@ -117,7 +117,7 @@ def test_wrong_stac_items_are_a_sentence(model: Path, tmp_path: Path, item: obje
     code, output = run(file, tmp_path / "maps", "--model", model)
     assert code in (1, 2)
     assert output.splitlines()[-1].startswith("Error: ")
-    assert "not foreseen" not in output
+    assert "Unexpected error" not in output
 
 
 def test_stac_that_is_nested_without_end(model: Path, tmp_path: Path) -> None:

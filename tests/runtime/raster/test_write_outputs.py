@@ -1,4 +1,4 @@
-"""Outputs beside the map, regions, resolutions, and what the command shares with the function."""
+"""Outputs next to the map, regions, resolutions, and what the command shares with the function."""
 
 import csv
 import html
@@ -343,7 +343,7 @@ def test_statistics_by_polygon_that_a_run_has_written_are_written_again(
         ({"stats": "areas.json"}, r"`stats` must end in \.csv or \.gpkg"),
         ({"stats_by": "none.gpkg"}, "there is no such file"),
         ({"stats": "zones.gpkg", "stats_by": "zones.gpkg"}, "is an input"),
-        ({"crs": None}, "no CRS that tells areas"),
+        ({"crs": None}, "no CRS in which areas can be measured"),
     ],
 )
 def test_statistics_by_polygon_that_cannot_be_made(

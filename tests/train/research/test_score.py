@@ -1,4 +1,4 @@
-"""Each baseline on made data that it can learn, beside what chance would give."""
+"""Each baseline on made data that it can learn, next to what chance would give."""
 
 import math
 from dataclasses import replace

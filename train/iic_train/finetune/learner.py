@@ -296,7 +296,7 @@ class Learner:
 
     @torch.no_grad()
     def _calibrate(self, network: Network) -> None:
-        """Compute the statistics of batch norm anew, on crops as they are trained on."""
+        """Recompute the statistics of batch norm on crops as they are trained on."""
         norms = [module for module in network.modules() if isinstance(module, nn.BatchNorm2d)]
         momenta = [norm.momentum for norm in norms]
         network.eval()

@@ -51,7 +51,7 @@ class LabelSource:
         bands: Band of the scenes for each channel; empty if bands are found by the channels' names. The last channels
             may be missing if the network can do without them.
         rescale: "reflectance" brings every scene to reflectance, "auto" to one range by the percentiles of each of its
-            bands, "stretch" to those values that tell the network that they have no unit, and "MIN,MAX" takes these
+            bands, "stretch" to the values that mean to the network that they have no unit, and "MIN,MAX" takes these
             values for black and white; None takes values as they are.
         reflectance: Scale and offset that turn values into reflectance; by default as the scene says, or an estimate.
         nodata: Value that means no data, instead of what the files say.

@@ -140,7 +140,7 @@ class Bank(nn.Module):
 
     @torch.no_grad()
     def calibrate(self, windows: Sequence[Tensor]) -> None:
-        """Take the principal axes of the learnt features anew, and what brings their means to unit variance.
+        """Recompute the principal axes of the learnt features, and what brings their means to unit variance.
 
         All other constants stay, because heads were fitted to the channels that they make.
         """

@@ -98,7 +98,7 @@ class _Sobel(nn.Module):
 
 
 class _Logarithms(nn.Module):
-    """`[bands, logarithms]` of reflectance: ratios of dark values, which tell water and leaves apart, become distances.
+    """`[bands, logarithms]` of reflectance: ratios of dark values, which separate water from leaves, become distances.
 
     Values are clamped to 0..1, and both parts are brought to about -1..1.
     """

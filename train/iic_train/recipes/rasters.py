@@ -47,7 +47,7 @@ PAIRS = DensePairs(
     turn=0.5,
 )
 """All eight flips and turns. In both views brightness and contrast of all bands together, infrared included, colours
-and the state of plants change, because what light and season change does not tell materials apart."""
+and the state of plants change, because what light and season change does not distinguish materials."""
 
 
 SETTINGS = (
@@ -86,7 +86,7 @@ def choose_settings(network: str, classes: int, gsd: float | None) -> dict[str, 
         "batch": 16 if bank else 32,
         "lr": 4e-3 if bank else 1e-3,
         "schedule": "cosine",
-        # Where pixels are large, brightness tells materials apart and must not be changed away.
+        # Where pixels are large, brightness distinguishes materials and must not be augmented away.
         "colour_jitter": 1.0 if fine else 0.3,
         "vegetation_jitter": PAIRS.photometry.vegetation_jitter if fine else 0.0,
         "radius": 1 if bank else 5,

@@ -173,7 +173,7 @@ def allocate(count: int, weights: Floats, sizes: Ints) -> Ints:
         if not free.any():
             break
         target[free] = remaining * weights[free] / weights[free].sum()
-        # A stratum below its minimum, or above what it holds, is fixed, and the others share the rest anew.
+        # A stratum below its minimum, or above what it holds, is fixed, and the others share the rest again.
         low, high = free & (target < least), free & (target > sizes)
         if low.any():
             target[low] = least[low]

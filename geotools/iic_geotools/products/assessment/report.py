@@ -26,7 +26,7 @@ _LONGEST_LABEL = 22
 
 @dataclass(frozen=True)
 class ClassFigures:
-    """What samples say about one class; None for what they do not tell.
+    """What samples say about one class; None for what they do not show.
 
     Attributes:
         name: Name of the class.
@@ -55,7 +55,7 @@ class ClassFigures:
 
 @dataclass(frozen=True, eq=False)
 class Assessment:
-    """How good a map is, as far as samples tell.
+    """How good a map is, by its samples.
 
     Attributes:
         map: The map.
@@ -431,7 +431,7 @@ def _method(assessment: Assessment) -> str:
     ground = {
         "planar": "Areas are those of the map's projection.",
         "ellipsoidal": "Areas are true areas on the ellipsoid.",
-        "none": "The map's reference system does not tell areas, so that pixels are counted.",
+        "none": "Areas cannot be measured in the map's reference system, so that pixels are counted.",
     }[assessment.method]
     return (
         f"<p>{text}</p><p>{ground} F1, IoU and kappa are computed from the estimated shares of the ground. Intervals "

@@ -1,4 +1,4 @@
-"""Stratified samples: how many of each class, from which pixels, and what the file does not tell."""
+"""Stratified samples: how many of each class, from which pixels, and what the file does not contain."""
 
 from pathlib import Path
 
