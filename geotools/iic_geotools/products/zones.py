@@ -76,8 +76,8 @@ def check_areas(grid: GeoBox) -> None:
     """Refuse a grid on which areas cannot be measured."""
     if grid.area_method == "none":
         raise SceneError(
-            "The map has no CRS in which areas can be measured, which zonal statistics need; set it, or warp the map to "
-            "another."
+            "The map has no CRS in which areas can be measured, which zonal statistics need; set it, or warp the map "
+            "to another."
         )
 
 
