@@ -239,7 +239,7 @@ class GeoBox:
             transform,
             dataset.crs or None,
             tuple(gcps or ()),
-            gcps_crs or None,
+            gcps_crs or None if gcps else None,  # of JPEG 2000, GDAL gives a CRS without any points
             _read_rpcs(dataset),
         )
 

@@ -1,4 +1,8 @@
+from pathlib import Path
+
+import numpy as np
 import pytest
+import rasterio
 from affine import Affine
 from rasterio.control import GroundControlPoint
 from rasterio.crs import CRS
@@ -54,6 +58,16 @@ def test_a_crop_without_a_transform_keeps_its_control_points() -> None:
     (moved,) = grid.crop(Rect(30, 20, 10, 5)).gcps
     assert (moved.row, moved.col, moved.x, moved.y) == (30, 10, 3.1, 43.7)
     assert grid.crop(Rect(30, 20, 10, 5)).transform == Affine.identity()
+
+
+def test_a_crs_of_no_control_points_is_none(tmp_path: Path) -> None:
+    path = tmp_path / "scene.jp2"
+    profile = {"driver": "JP2OpenJPEG", "width": 64, "height": 64, "count": 1, "dtype": "uint16"}
+    place = {"crs": CRS.from_epsg(32633), "transform": Affine(10, 0, 4e5, 0, -10, 5e6)}
+    with rasterio.open(path, "w", **profile, **place) as dataset:
+        dataset.write(np.ones((1, 64, 64), np.uint16))
+    with rasterio.open(path) as dataset:
+        assert not GeoBox.of(dataset).differences(GeoBox(64, 64, place["transform"], place["crs"]))
 
 
 def test_extent_encloses_a_rotated_grid() -> None:
