@@ -1,12 +1,16 @@
 """The QGIS plugin, in the real QGIS: its zip installed in a profile, run by qgis_process, drawn with its legend."""
 
+import ast
+import csv
 import json
 import os
+import shutil
 import subprocess
 import zipfile
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pyogrio
@@ -37,22 +41,24 @@ def command(tmp_path: Path) -> Path:
     return write_commands(tmp_path)
 
 
-@pytest.fixture
-def qgis(tmp_path: Path, command: Path) -> Callable[..., "subprocess.CompletedProcess[str]"]:
-    """Run QGIS headless, in a profile into which the plugin's zip was installed and its command set."""
+Qgis = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+def install(tmp_path: Path, settings: str, wheel: Path | None = None) -> Qgis:
+    """Install the plugin's zip into a new profile; return what runs QGIS headless in it."""
     home = tmp_path / "home"
     profile = home / "profiles" / "default"
     (profile / "QGIS").mkdir(parents=True)
-    zipped = load("pack", PLUGIN / "pack.py").pack(tmp_path / "plugin.zip")
+    zipped = load("pack", PLUGIN / "pack.py").pack(tmp_path / "plugin.zip", wheel)
     with zipfile.ZipFile(zipped) as archive:
         archive.extractall(profile / "python" / "plugins")
     enabled = "[PythonPlugins]\nprocessing=true\niic_segment=true\n"
-    (profile / "QGIS" / "QGIS3.ini").write_text(
-        f"[Processing]\nConfiguration\\IIC_COMMAND={command}\n{enabled}"
-    )
+    (profile / "QGIS" / "QGIS3.ini").write_text(f"{settings}\n{enabled}")
+    cache = os.environ.get("PIP_CACHE_DIR", str(Path.home() / ".cache" / "pip"))
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     environment |= {"QT_QPA_PLATFORM": "offscreen", "QGIS_CUSTOM_CONFIG_PATH": str(home), "HOME": str(home)}
     environment["PATH"] = "/usr/bin:/bin"  # QGIS takes the first python3 on it for its own
+    environment["PIP_CACHE_DIR"] = cache
 
     def run(*arguments: object) -> "subprocess.CompletedProcess[str]":
         return subprocess.run(
@@ -67,9 +73,95 @@ def qgis(tmp_path: Path, command: Path) -> Callable[..., "subprocess.CompletedPr
     return run
 
 
+@pytest.fixture
+def qgis(tmp_path: Path, command: Path) -> Qgis:
+    """Run QGIS headless, in a profile into which the plugin's zip was installed and its command set."""
+    return install(tmp_path, f"[Processing]\nConfiguration\\IIC_COMMAND={command}")
+
+
+@pytest.mark.qgis
+@pytest.mark.network
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_new_profile_installs_maps_and_learns(tmp_path: Path) -> None:
+    """Nothing is installed but QGIS: the plugin makes its own environment when it is first used."""
+    try:
+        wheel = load("pack", PLUGIN / "pack.py").build(tmp_path / "wheel")
+    except subprocess.CalledProcessError:
+        pytest.skip("the wheel cannot be built without the package index")
+    proxy = "[proxy]\nproxyEnabled=true\nproxyType=HttpProxy\nproxyHost=127.0.0.1\nproxyPort=9"
+    qgis = install(tmp_path, proxy, wheel)
+    profile = tmp_path / "home" / "profiles" / "default"
+    own = profile / "iic_segment"
+    example = Path(shutil.copytree(Path(__file__).parents[2] / "examples", tmp_path / "examples"))
+    outputs = ("OUTPUT=land.tif", "POLYGONS=fields.gpkg", "STATS=areas.csv")
+    mapping = (
+        "qgis_process.bin",
+        "run",
+        "iic:segmentraster",
+        "--",
+        f"INPUT={example / 'sentinel2.tif'}",
+        *outputs,
+    )
+    done = qgis(*mapping)
+    assert done.returncode != 0
+    assert "its proxy in Settings > Options > Network" in done.stdout + done.stderr
+    assert not list(own.iterdir())
+    ini = profile / "QGIS" / "QGIS3.ini"
+    ini.write_text(ini.read_text().replace("proxyEnabled=true", "proxyEnabled=false"))
+    done = qgis(*mapping)
+    if "cannot be downloaded" in done.stdout + done.stderr:
+        pytest.skip("the package index does not answer")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Model: satellite" in done.stdout + done.stderr
+
+    # Names, colours and areas are in the attribute tables of both layers.
+    code = (
+        "from osgeo import gdal; gdal.UseExceptions(); dataset = gdal.Open('land.tif'); "
+        "table = dataset.GetRasterBand(1).GetDefaultRAT(); "
+        "columns = range(table.GetColumnCount()); rows = range(table.GetRowCount()); "
+        "cells = [[table.GetValueAsString(i, j) for j in columns] for i in rows]; "
+        "print([[table.GetNameOfCol(j) for j in columns], *cells])"
+    )
+    head, *rows = ast.literal_eval(qgis(SYSTEM_PYTHON, "-c", code).stdout)
+    assert head == ["Value", "Class", "Red", "Green", "Blue", "Alpha", "Pixels", "Hectares"]
+    with (tmp_path / "areas.csv").open() as file:
+        areas = {row["class"]: row for row in csv.DictReader(file)}
+    for row in rows:
+        assert (int(float(row[6])), float(row[7])) == pytest.approx(
+            (int(areas[row[1]]["pixels"]), float(areas[row[1]]["ha"])), rel=1e-6
+        )
+    meta, _, _, values = pyogrio.raw.read(tmp_path / "fields.gpkg", read_geometry=False)
+    polygons = dict(zip(meta["fields"], values, strict=True))
+    kinds, hectares = polygons["class"], polygons["ha"]
+    assert set(kinds) == {row[1] for row in rows if float(row[6])}
+    assert sum(hectares) == pytest.approx(sum(float(row[7]) for row in rows), rel=1e-3)
+    colours = {row[1]: "#{:02x}{:02x}{:02x}".format(*map(int, row[2:5])) for row in rows}
+    shown = legends(qgis, tmp_path / "land.png", tmp_path / "land.tif", tmp_path / "fields.gpkg")
+    assert shown == [colours, colours]
+
+    clicks = example / "clicks.geojson"
+    given = (
+        f"INPUT={example / 'scene.tif'}",
+        "MODEL=aerial",
+        f"LABELS={clicks}",
+        "NAMED=own.onnx",
+        "OUTPUT=own.tif",
+    )
+    done = qgis("qgis_process.bin", "run", "iic:nameclusters", "--", *given)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Making an environment" not in done.stdout  # it is there
+    names = {feature["properties"]["class"] for feature in json.loads(clicks.read_text())["features"]}
+    legend = cast(dict[str, str], legends(qgis, tmp_path / "own.png", tmp_path / "own.tif")[0])
+    assert legend.keys() == names
+    done = qgis("qgis_process.bin", "run", "iic:setup", "--", "ACTION=remove")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert not own.exists()
+
+
 @pytest.mark.qgis
 def test_segment_raster_in_qgis(
-    qgis: Callable[..., "subprocess.CompletedProcess[str]"],
+    qgis: Qgis,
     make_scene: MakeScene,
     model: Path,
     tmp_path: Path,
@@ -106,9 +198,7 @@ def test_segment_raster_in_qgis(
 
 
 @pytest.mark.qgis
-def test_clicks_become_a_map_in_qgis(
-    qgis: Callable[..., "subprocess.CompletedProcess[str]"], make_scene: MakeScene, tmp_path: Path
-) -> None:
+def test_clicks_become_a_map_in_qgis(qgis: Qgis, make_scene: MakeScene, tmp_path: Path) -> None:
     values = landscape(200, 240)
     values[:, :, 120:] //= 3
     scene = make_scene(values)
@@ -146,7 +236,7 @@ LEGEND = dict(zip(NAMES, map(str.lower, class_colours(NAMES)), strict=True))
 
 @pytest.fixture
 def run_algorithm(
-    qgis: Callable[..., "subprocess.CompletedProcess[str]"],
+    qgis: Qgis,
 ) -> Callable[..., str]:
     """Run an algorithm, from names in the working folder; return the log."""
 
@@ -159,9 +249,7 @@ def run_algorithm(
     return run
 
 
-def legends(
-    qgis: Callable[..., "subprocess.CompletedProcess[str]"], picture: Path, *files: Path
-) -> list[object]:
+def legends(qgis: Qgis, picture: Path, *files: Path) -> list[object]:
     """Draw layers with their legends, and return these."""
     folder = Path(os.environ.get("IIC_KEEP_PICTURES", picture.parent))
     render = Path(__file__).parents[1] / "support" / "qgis_render.py"
@@ -172,7 +260,7 @@ def legends(
 
 @pytest.mark.qgis
 def test_a_map_is_cleaned_and_compared_in_qgis(
-    qgis: Callable[..., "subprocess.CompletedProcess[str]"],
+    qgis: Qgis,
     run_algorithm: Callable[..., str],
     tmp_path: Path,
 ) -> None:
@@ -229,7 +317,7 @@ def label_sample(sample: Path, out: Path, labels: np.ndarray) -> Path:
 
 @pytest.mark.qgis
 def test_a_map_is_assessed_and_measured_in_qgis(
-    qgis: Callable[..., "subprocess.CompletedProcess[str]"],
+    qgis: Qgis,
     run_algorithm: Callable[..., str],
     tmp_path: Path,
 ) -> None:
@@ -277,7 +365,7 @@ def test_a_map_is_assessed_and_measured_in_qgis(
 
 @pytest.mark.qgis
 def test_errors_are_shown_in_qgis(
-    qgis: Callable[..., "subprocess.CompletedProcess[str]"],
+    qgis: Qgis,
     make_scene: MakeScene,
     model: Path,
     tmp_path: Path,

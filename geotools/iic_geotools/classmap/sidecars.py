@@ -22,8 +22,8 @@ from iic_geotools.classmap.classes import NODATA, MapClass, rgb
 from iic_geotools.geobox import GeoBox
 
 # Numbers of GDAL's GDALRATFieldType and GDALRATFieldUsage.
-_INTEGER, _STRING = 0, 2
-_NAME, _MINMAX, _RED, _GREEN, _BLUE, _ALPHA = 2, 5, 6, 7, 8, 9
+_INTEGER, _REAL, _STRING = 0, 1, 2
+_GENERIC, _COUNT, _NAME, _MINMAX, _RED, _GREEN, _BLUE, _ALPHA = 0, 1, 2, 5, 6, 7, 8, 9
 
 _COLUMNS = (
     ("Value", _INTEGER, _MINMAX),
@@ -33,6 +33,7 @@ _COLUMNS = (
     ("Blue", _INTEGER, _BLUE),
     ("Alpha", _INTEGER, _ALPHA),
 )
+_AREA_COLUMNS = (("Pixels", _REAL, _COUNT), ("Hectares", _REAL, _GENERIC))  # GDAL's integers end at 2 ** 31
 
 _STAC = "https://stac-extensions.github.io"
 _MEDIA_TYPES = {
@@ -76,16 +77,42 @@ def sidecar(classes: Sequence[MapClass] | None, georeference: str = "") -> bytes
 
 def _attribute_table(classes: Sequence[MapClass]) -> ET.Element:
     table = ET.Element("GDALRasterAttributeTable", tableType="thematic")
-    for index, (name, kind, usage) in enumerate(_COLUMNS):
-        column = ET.SubElement(table, "FieldDefn", index=str(index))
+    rows = [(value, entry.name, *rgb(entry.colour), 255) for value, entry in enumerate(classes)]
+    for value in range(len(rows)):
+        ET.SubElement(table, "Row", index=str(value))
+    _add_columns(table, _COLUMNS, rows)
+    return table
+
+
+def _add_columns(
+    table: ET.Element, columns: Sequence[tuple[str, int, int]], rows: Sequence[Sequence[object]]
+) -> None:
+    first = len(table.findall("FieldDefn"))
+    for index, (name, kind, usage) in enumerate(columns, first):
+        column = ET.Element("FieldDefn", index=str(index))
         ET.SubElement(column, "Name").text = name
         ET.SubElement(column, "Type").text = str(kind)
         ET.SubElement(column, "Usage").text = str(usage)
-    for value, map_class in enumerate(classes):
-        row = ET.SubElement(table, "Row", index=str(value))
-        for cell in (value, map_class.name, *rgb(map_class.colour), 255):
+        table.insert(index, column)
+    for row, cells in zip(table.findall("Row"), rows, strict=True):
+        for cell in cells:
             ET.SubElement(row, "F").text = str(cell)
-    return table
+
+
+def with_areas(content: bytes, areas: Sequence[tuple[int, float | None]]) -> bytes:
+    """The content of a map's sidecar with what each class covers in its attribute table.
+
+    Args:
+        content: The content so far.
+        areas: Pixels and hectares of each class; None if they are not known.
+    """
+    root = ET.fromstring(content)
+    table = root.find(".//GDALRasterAttributeTable")
+    if table is not None:
+        columns = _AREA_COLUMNS if all(hectares is not None for _, hectares in areas) else _AREA_COLUMNS[:1]
+        _add_columns(table, columns, [row[: len(columns)] for row in areas])
+        ET.indent(root)
+    return bytes(ET.tostring(root, encoding="utf-8"))
 
 
 def style_path(raster: Path) -> Path:

@@ -16,7 +16,7 @@ import rasterio
 from iic_geotools.classmap.class_map import FINGERPRINT_TAG, LABELS_TAG, PLACES_TAG, format_places
 from iic_geotools.classmap.classes import MapClass
 from iic_geotools.classmap.cog import assemble, creation_options
-from iic_geotools.classmap.sidecars import map_style, sidecar_path, stac_item, style_path
+from iic_geotools.classmap.sidecars import map_style, sidecar_path, stac_item, style_path, with_areas
 from iic_geotools.errors import SceneError, UsageError
 from iic_geotools.files import put_in_place
 from iic_geotools.gdal import is_text, network_options
@@ -368,6 +368,9 @@ def _write_products(plan: Plan, map_file: Path, temporary: Callable[[Path], Path
         temporary(stac).write_bytes(stac_item(stac, assets, plan.map_grid, classes, scene, software))
     preview, web = files.get("preview"), files.get("web")
     areas = class_areas(map_file, classes) if stats or preview or web else None
+    if areas:
+        covered = [(entry.pixels, entry.ha) for entry in areas.classes]
+        sidecar_path(map_file).write_bytes(with_areas(sidecar_path(map_file).read_bytes(), covered))
     if stats and areas:
         write_stats(temporary(stats), areas)
     bidx, region = shown_bands(plan), plan.region

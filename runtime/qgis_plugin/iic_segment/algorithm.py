@@ -6,11 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 from processing.core.ProcessingConfig import ProcessingConfig
-from qgis.core import QgsProcessingAlgorithm, QgsProcessingException
+from qgis.core import QgsApplication, QgsProcessingAlgorithm, QgsProcessingException, QgsSettings
 
 from .command import CommandError, find_command, run
+from .environment import Environment
 from .parameters import Values
 
 SETTING = "IIC_COMMAND"
@@ -82,19 +84,62 @@ class CommandAlgorithm(QgsProcessingAlgorithm):
         """Run the commands, and style what they have written; return nothing if the user has cancelled them."""
         with TemporaryDirectory(prefix="iic-") as folder:
             values = Values(self, parameters, context, Path(folder))
-            for step in self.steps(values):
-                if not _run_step(step, feedback):
-                    return {}
-        self.style(values)
+            try:
+                for step in self.steps(values):
+                    if not _run_step(step, feedback):
+                        return {}
+            except CommandError as error:
+                raise QgsProcessingException(str(error)) from error
+            self.style(values)
         return values.outputs
 
 
 def _run_step(step: Step, feedback: Any) -> bool:
-    """Run a command and show what it says; False if the user has cancelled it."""
-    try:
-        path = find_command(ProcessingConfig.getSetting(SETTING) or "", step.command)
-        command = [path, *step.arguments]
-        feedback.pushCommandInfo(" ".join(command))
-        return run(command, feedback.setProgress, feedback.pushInfo, feedback.isCanceled, step.shares)
-    except CommandError as error:
-        raise QgsProcessingException(str(error)) from error
+    """Run a command and show what it prints; False if the user has cancelled it."""
+    setting = ProcessingConfig.getSetting(SETTING) or ""
+    path = find_command(setting, step.command) if setting.strip() else _own_command(step.command, feedback)
+    if not path:
+        return False
+    command = [path, *step.arguments]
+    feedback.pushCommandInfo(" ".join(command))
+    return run(command, feedback.setProgress, feedback.pushInfo, feedback.isCanceled, step.shares)
+
+
+def _own_command(name: str, feedback: Any) -> str:
+    """Return the path of a command in the plugin's own environment, which is made first if it has to be."""
+    environment = own_environment()
+    if environment.command(name) is None:
+        environment.make(feedback.setProgress, feedback.pushInfo, feedback.isCanceled)
+    return environment.command(name) or ""
+
+
+def own_environment() -> Environment:
+    """Return the environment of this plugin in the user's profile, whether it is there or not.
+
+    Raises:
+        CommandError: The plugin has no wheel to install.
+    """
+    wheel = next(Path(__file__).parent.glob("*.whl"), None)
+    if wheel is None:
+        raise CommandError(
+            "This copy of the plugin has no package in it: install it from its zip, or give the path of "
+            "iic-segment-raster in Settings > Options > Processing > Providers > IIC."
+        )
+    return Environment(Path(QgsApplication.qgisSettingsDirPath(), "iic_segment"), wheel, _proxy())
+
+
+def _proxy() -> dict[str, str]:
+    """Return the proxy of QGIS's settings as environment variables; none if there is none."""
+    settings = QgsSettings()
+    host = str(settings.value("proxy/proxyHost", "") or "")
+    if not settings.value("proxy/proxyEnabled", False, type=bool) or not host:
+        return {}
+    user, password = (
+        quote(str(settings.value(f"proxy/{key}", "") or ""), safe="")
+        for key in ("proxyUser", "proxyPassword")
+    )
+    scheme = "socks5" if str(settings.value("proxy/proxyType", "")).startswith("Socks") else "http"
+    login = f"{user}:{password}@" if user else ""
+    port = str(settings.value("proxy/proxyPort", "") or "")
+    address = f"{scheme}://{login}{host}{':' if port else ''}{port}"
+    return {key: address for name in ("http_proxy", "https_proxy") for key in (name, name.upper())}

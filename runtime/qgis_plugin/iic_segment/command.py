@@ -36,24 +36,22 @@ class CommandError(Exception):
 
 
 def find_command(setting: str, name: str = SEGMENT) -> str:
-    """Return the path of a command: beside the one in the settings, or else on the PATH.
+    """Return the path of a command next to the one in the settings.
 
     Args:
-        setting: The path of iic-segment-raster in the settings, or nothing.
+        setting: The path of iic-segment-raster in the settings.
         name: The command.
 
     Raises:
         CommandError: There is no such command.
     """
     given = Path(setting.strip())
-    file = (
-        str(given if name == SEGMENT else given.with_name(name + given.suffix)) if setting.strip() else name
-    )
+    file = str(given if name == SEGMENT else given.with_name(name + given.suffix))
     path = shutil.which(file)
     if path is None:
         raise CommandError(
-            f"There is no command {file}: install iic-edge into a Python environment and give the path of its command "
-            f"{SEGMENT} in Settings > Options > Processing > Providers > IIC."
+            f"There is no command {file}: correct the path in Settings > Options > Processing > Providers > IIC, or "
+            "empty it to use the plugin's own environment."
         )
     return path
 
@@ -97,6 +95,42 @@ def run(
     Raises:
         CommandError: The command failed.
     """
+    messages: list[str] = []
+
+    def on_line(stream: str, line: str) -> None:
+        if stream == "out":
+            on_progress(_percent(line, shares))
+        else:
+            messages.append(line)
+            on_message(line)
+
+    code = execute(command, on_line, cancelled)
+    if code:
+        errors = [line for line in messages if line.startswith("Error")]
+        raise CommandError((errors or messages or [f"{command[0]} failed"])[-1])
+    return code is not None
+
+
+def execute(
+    command: list[str],
+    on_line: Callable[[str, str], None],
+    cancelled: Callable[[], bool],
+    variables: dict[str, str] | None = None,
+) -> int | None:
+    """Run a program outside of QGIS's environment until it ends.
+
+    Args:
+        command: The program and its arguments.
+        on_line: Called with "out" or "err" and each line that the program prints there.
+        cancelled: Returns whether the user has cancelled the run.
+        variables: Environment variables to set.
+
+    Returns:
+        The exit status; None if the run was cancelled.
+
+    Raises:
+        CommandError: The program cannot be started.
+    """
     environment = {key: value for key, value in os.environ.items() if key not in FOREIGN}
     hidden: dict[str, Any] = {"creationflags": 0x08000000} if sys.platform == "win32" else {}
     try:
@@ -108,26 +142,16 @@ def run(
             text=True,
             encoding="utf-8",
             errors="replace",
-            env=environment,
+            env=environment | (variables or {}),
             cwd=Path.home(),
             **hidden,
         )
     except OSError as error:
         raise CommandError(f"Cannot run {command[0]} ({error.strerror}).") from error
-    messages: list[str] = []
     with process:
         for stream, line in _lines(process, cancelled):
-            if stream == "out":
-                on_progress(_percent(line, shares))
-            else:
-                messages.append(line)
-                on_message(line)
-    if cancelled():
-        return False
-    if process.returncode != 0:
-        errors = [line for line in messages if line.startswith("Error")]
-        raise CommandError((errors or messages or [f"{command[0]} failed"])[-1])
-    return True
+            on_line(stream, line)
+    return None if cancelled() else process.returncode
 
 
 def _lines(process: subprocess.Popen[str], cancelled: Callable[[], bool]) -> Any:

@@ -137,6 +137,10 @@ class Values:
         """Return the path of another file to write."""
         return self._output(name, self._algorithm.parameterAsFileOutput)
 
+    def scratch(self, name: str) -> str:
+        """Return the path of a file that is removed after the run."""
+        return str(self._folder / name)
+
     def _output(self, name: str, read: Any) -> str:
         if not self._parameters.get(name):
             return ""

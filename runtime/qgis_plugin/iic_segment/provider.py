@@ -9,6 +9,7 @@ from .algorithm import SETTING
 from .maps import AssessMap, ChangeMap, CleanMap, DrawSample, PolygonStatistics
 from .naming import NameClusters, SuggestPlaces
 from .segment import SegmentRaster
+from .setup import SetUp
 
 ALGORITHMS = (
     SegmentRaster,
@@ -19,6 +20,7 @@ ALGORITHMS = (
     AssessMap,
     ChangeMap,
     PolygonStatistics,
+    SetUp,
 )
 
 
@@ -35,7 +37,7 @@ class Provider(QgsProcessingProvider):
 
     def load(self) -> bool:
         """Add the setting and the algorithms."""
-        hint = "Path of iic-segment-raster (empty: the one on the PATH)"
+        hint = "Path of iic-segment-raster (empty: that of the plugin's own environment)"
         ProcessingConfig.addSetting(Setting(self.name(), SETTING, hint, "", valuetype=Setting.FILE))
         ProcessingConfig.readSettings()
         self.refreshAlgorithms()

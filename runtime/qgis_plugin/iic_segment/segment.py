@@ -14,7 +14,7 @@ from qgis.core import (
 
 from .algorithm import CommandAlgorithm, Step
 from .command import SEGMENT, SHARES, arguments
-from .parameters import POLYGONS, Values, optional_layer, optional_raster, probability
+from .parameters import POLYGONS, Values, optional_file, optional_layer, optional_raster, probability
 from .style import style_polygons
 
 
@@ -24,7 +24,7 @@ class SegmentRaster(CommandAlgorithm):
     NAME, TITLE = "segmentraster", "Segment raster"
     HELP = (
         "Maps the land cover of an image with a model that was trained without labels. The map has the image's "
-        "grid and CRS, and the model's class names and colours.\n\n"
+        "grid and CRS, and the model's class names and colours; its attribute table has the areas.\n\n"
         "Model: an .onnx file made by iic-export, or the name of a bundled model, e.g. aerial. If empty, the "
         "bundled model made for the image's ground resolution is used.\n"
         "Bands: the image's bands for those of the model, in the model's order, by number or name, e.g. 4,1,2. If "
@@ -53,6 +53,7 @@ class SegmentRaster(CommandAlgorithm):
             optional_raster("CONFIDENCE", "Confidence"),
             optional_raster("NOVELTY", "Novelty"),
             optional_layer("POLYGONS", "Polygons", POLYGONS),
+            optional_file("STATS", "Areas", "CSV files (*.csv);;JSON files (*.json)"),
         )
 
     def steps(self, values: Values) -> Iterator[Step]:
@@ -68,6 +69,7 @@ class SegmentRaster(CommandAlgorithm):
             confidence=values.output_layer("CONFIDENCE"),
             novelty=values.output_layer("NOVELTY"),
             polygons=values.output_layer("POLYGONS"),
+            stats=values.output_file("STATS") or values.scratch("areas.csv"),  # areas go into the map, too
         )
         yield Step(SEGMENT, options, SHARES)
 

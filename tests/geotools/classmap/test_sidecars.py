@@ -9,7 +9,7 @@ from rasterio.crs import CRS
 from rasterio.transform import from_origin
 
 from iic_geotools.classmap.classes import MapClass
-from iic_geotools.classmap.sidecars import map_style, sidecar, stac_item
+from iic_geotools.classmap.sidecars import map_style, sidecar, stac_item, with_areas
 from iic_geotools.geobox import GeoBox
 
 CLASSES = [MapClass("field & <meadow>", "#0072b2"), MapClass("forêt", "#e69f00")]
@@ -23,6 +23,19 @@ def test_the_sidecar_lists_names_and_colours() -> None:
         ["0", "field & <meadow>", "0", "114", "178", "255"],
         ["1", "forêt", "230", "159", "0", "255"],
     ]
+
+
+def test_the_sidecar_lists_areas() -> None:
+    root = ElementTree.fromstring(with_areas(sidecar(CLASSES), [(3_000_000_000, 7.5), (0, 0.0)]))
+    (table,) = root.iter("GDALRasterAttributeTable")
+    names = [entry.findtext("Name") for entry in table.iter("FieldDefn")]
+    assert names == ["Value", "Class", "Red", "Green", "Blue", "Alpha", "Pixels", "Hectares"]
+    assert [[cell.text for cell in row][-2:] for row in table.iter("Row")] == [
+        ["3000000000", "7.5"],
+        ["0", "0.0"],
+    ]
+    unknown = ElementTree.fromstring(with_areas(sidecar(CLASSES), [(5, None), (0, None)]))
+    assert [entry.findtext("Name") for entry in unknown.iter("FieldDefn")] == names[:-1]
 
 
 def test_the_sidecar_of_a_continuous_band_holds_only_the_georeference() -> None:
