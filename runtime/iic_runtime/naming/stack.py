@@ -42,7 +42,7 @@ from iic_runtime.model.onnx_head import (
 from iic_runtime.model.select import bundled_models, choose_bundled, ground_resolution
 from iic_runtime.model.validate import validate_model
 from iic_runtime.naming.kmeans import kmeans
-from iic_runtime.naming.regression import Floats
+from iic_runtime.naming.regression import Floats, one_thread
 from iic_runtime.options import Device, EngineSettings
 from iic_runtime.raster.model_input import choose_reading
 
@@ -67,6 +67,7 @@ PIXEL_TYPES: Mapping[str, PixelType] = {
 """Types of pixels that are taken as they are, and the one that holds 8 bits with a sign; others become float32."""
 
 
+@one_thread()
 def make_stack(
     info: SceneInfo, base: ModelFile | None = None, **reading: Any
 ) -> tuple[ModelFile, SceneSource]:
@@ -95,6 +96,7 @@ def make_stack(
     return join_bank(card, with_codebook(bank, card, source, grid), base), source
 
 
+@one_thread()
 def make_bank(
     info: SceneInfo, bands: Sequence[str | int] | None = None, words: int = WORDS, **reading: Any
 ) -> tuple[ModelFile, SceneSource]:

@@ -8,6 +8,7 @@ import pytest
 import rasterio
 from scipy import ndimage
 from support.scenes import write_points, write_raster
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from iic_geotools.errors import SceneError
 from iic_geotools.scene.info import describe
@@ -16,6 +17,7 @@ from iic_runtime import name_model, segment_raster
 from iic_runtime.model.file import ModelFile
 from iic_runtime.model.select import bundled_models
 from iic_runtime.model.validate import validate_model
+from iic_runtime.naming.kmeans import kmeans
 from iic_runtime.naming.stack import make_stack
 from iic_runtime.naming.teacher import Teacher
 
@@ -110,6 +112,25 @@ def test_the_bundled_model_that_suits_is_joined(tmp_path: Path) -> None:
     bank, _ = make_stack(describe(str(write_scene(tmp_path / "bands.tif", "8 bands"))))
     assert len(bank.card.bands) == 8
     assert bank.card.stride == 1
+
+
+@pytest.mark.parametrize("kind", ["rgbn", "8 bands"])
+def test_a_stack_does_not_depend_on_the_number_of_threads(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other threads may hold numpy to one at any moment, so a stack must always be computed on one."""
+    threads: list[int] = []
+
+    def seen(*arguments: Any, **options: Any) -> Any:
+        threads.extend(library["num_threads"] for library in threadpool_info() if "numpy" in library["filepath"])
+        return kmeans(*arguments, **options)
+
+    monkeypatch.setattr("iic_runtime.naming.stack.kmeans", seen)
+    info = describe(str(write_scene(tmp_path / "scene.tif", kind)))
+    with threadpool_limits(2, "blas"):
+        make_stack(info)
+    assert threads
+    assert set(threads) == {1}
 
 
 def test_a_scene_without_data_is_refused(tmp_path: Path) -> None:
