@@ -122,7 +122,9 @@ def test_a_stack_does_not_depend_on_the_number_of_threads(
     threads: list[int] = []
 
     def seen(*arguments: Any, **options: Any) -> Any:
-        threads.extend(library["num_threads"] for library in threadpool_info() if "numpy" in library["filepath"])
+        threads.extend(
+            library["num_threads"] for library in threadpool_info() if "numpy" in library["filepath"]
+        )
         return kmeans(*arguments, **options)
 
     monkeypatch.setattr("iic_runtime.naming.stack.kmeans", seen)
