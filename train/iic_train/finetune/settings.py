@@ -111,6 +111,8 @@ class FinetuneConfig:
         light: Changes of light.
         zoom: Smallest and largest change of the resolution.
         bias: What is added to the logits of the classes in the end.
+        rarity: Logit adjustment: in the end, this times the logarithm of the mean share of a class is taken off its
+            logit, so that rare classes are not missed where a sensor or a place is unlike all that were learnt from.
         temperature: What logits are divided by in the end; by default found on the places left out.
     """
 
@@ -148,6 +150,7 @@ class FinetuneConfig:
     light: Light = UNCHANGED
     zoom: tuple[float, float] = (1.0, 1.0)
     bias: tuple[float, ...] = ()
+    rarity: float = 0.0
     temperature: float | None = None
 
     def __post_init__(self) -> None:

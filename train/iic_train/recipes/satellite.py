@@ -209,6 +209,7 @@ RECIPE = LearntRecipe(
         mode="network",
         folds=0,  # benchmarks/bundled.py leaves sources out
         pixel_share=0.35,
+        rarity=0.5,
         balance=0.5,
         temperature=1.0,
         zoom=(0.8, 1.3),
