@@ -48,7 +48,8 @@ def recipe(**source: object) -> LearntRecipe:
             "land-cover", RGBI, 2, scale=(1e-4,) * 4, family="land-cover", widths=(8, 6), beside="reflectance",
             bias=True,
         ),
-        size=32, batch=2, epochs=1, steps=3, lr=1e-3, gsd=(3.0, 30.0), attribution="made", licence="CC0-1.0",
+        {"size": 32, "batch": 2, "epochs": 1, "steps": 3, "lr": 1e-3},
+        gsd=(3.0, 30.0), attribution="made", licence="CC0-1.0",
     )  # fmt: skip
 
 
@@ -74,7 +75,11 @@ def test_leaves_and_water_are_learnt_with_and_without_infrared(
 ) -> None:
     write_scene(tmp_path, "a", 0)
     tiny = recipe()
-    tiny = replace(tiny, network=replace(tiny.network, widths=widths), steps=40, lr=1e-2, batch=8, size=64)
+    tiny = replace(
+        tiny,
+        network=replace(tiny.network, widths=widths),
+        changes={**tiny.changes, "steps": 40, "lr": 1e-2, "batch": 8, "size": 64},
+    )
     config, data = read(tmp_path, tiny)
     network = train_land_cover(config, data, None)
     pixels = data.chips[0].pixels

@@ -10,7 +10,7 @@ import torch
 from support.runs import bright_and_dark_fields
 from support.scenes import write_raster
 
-from iic_geotools.errors import DataError
+from iic_geotools.errors import DataError, UsageError
 from iic_train.config import TrainConfig
 from iic_train.finetune.settings import FinetuneConfig, LabelSource, Meaning
 from iic_train.models.networks import Network
@@ -40,7 +40,8 @@ TINY = LearntRecipe(
         "context", satellite.CHANNELS, 2, scale=(1e-4,) * 4, beside="log", bias=True,
         family="context", widths=(4, 4, 4),
     ),
-    size=32, batch=2, epochs=1, steps=2, lr=1e-3, gsd=(1.0, 2.0), attribution="made for tests", licence="CC0-1.0",
+    {"size": 32, "batch": 2, "epochs": 1, "steps": 2, "lr": 1e-3},
+    gsd=(1.0, 2.0), attribution="made for tests", licence="CC0-1.0",
 )  # fmt: skip
 
 
@@ -69,6 +70,13 @@ def test_a_scene_gets_the_labels_of_its_name(folder: Path) -> None:
         learnt_config(TINY, folder)
     with pytest.raises(DataError, match=r"no made/\*_rgbn.tif"):
         learnt_config(TINY, folder / "elsewhere")
+
+
+def test_settings_replace_those_of_the_recipe(folder: Path) -> None:
+    config = learnt_config(TINY, folder, epochs=3, seed=5, batch=4)
+    assert (config.epochs, config.seed, config.batch, config.steps) == (3, 5, 4, 2)
+    with pytest.raises(UsageError, match="no setting epoch: did you mean `epochs`"):
+        learnt_config(TINY, folder, epoch=3)
 
 
 def test_a_recipe_is_one_command(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -146,11 +146,7 @@ RECIPE = LearntRecipe(
         beside="camera",
         bias=True,
     ),
-    size=144,
-    batch=8,
-    epochs=45,
-    steps=100,
-    lr=2e-3,
+    {"size": 144, "batch": 8, "epochs": 45, "steps": 100, "lr": 2e-3},
     gsd=(0.2, 1.0),
     attribution="IGN FLAIR #1 (Montpellier); USDA NAIP (West Virginia with labels of the Chesapeake Conservancy, "
     "California in a selection of the urban-tree-detection data set); OpenAerialMap (Zanzibar, Nairobi, Kampala) with "

@@ -1,11 +1,13 @@
 """Recipes of models that learn from public labels: from patterns of files to the config of a run."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from iic_geotools.errors import DataError
-from iic_train.config import DataConfig, TrainConfig
+from iic_geotools.settings import names
+from iic_train.config import DataConfig, TrainConfig, check_names
 from iic_train.finetune.settings import FinetuneConfig, LabelSource, Meaning
 from iic_train.models.registry import NetworkConfig
 from iic_train.recipes.recipe import find_files
@@ -21,11 +23,7 @@ class LearntRecipe:
         summary: What it trains, in a sentence.
         finetune: How it learns; scenes and labels of the sources are patterns under the data folder.
         network: What is trained.
-        size: Side of the crops in pixels.
-        batch: Number of crops per step.
-        epochs: Number of epochs to train.
-        steps: Number of steps per epoch.
-        lr: Largest learning rate.
+        changes: The settings of `TrainConfig` that it changes, by name.
         gsd: Smallest and largest ground resolution in metres that the model is meant for.
         attribution: Whose data it learns from.
         licence: Licences of that data.
@@ -35,11 +33,7 @@ class LearntRecipe:
     summary: str
     finetune: FinetuneConfig
     network: NetworkConfig
-    size: int
-    batch: int
-    epochs: int
-    steps: int
-    lr: float
+    changes: Mapping[str, Any]
     gsd: tuple[float, float]
     attribution: str
     licence: str
@@ -75,33 +69,28 @@ def pool_source(
     )
 
 
-def learnt_config(
-    recipe: LearntRecipe, data: Path, *, epochs: int | None = None, seed: int = 0
-) -> TrainConfig:
+def learnt_config(recipe: LearntRecipe, data: Path, **settings: Any) -> TrainConfig:
     """Return the config of a run with a recipe, its patterns replaced by the files of a data folder.
 
+    Args:
+        settings: Settings of `TrainConfig` that replace those of the recipe.
+
     Raises:
+        UsageError: There is no such setting.
         DataError: A pattern matches nothing, or scenes and labels do not pair.
     """
+    check_names(settings, names(TrainConfig))
     finetune = replace(
         recipe.finetune, sources=tuple(_with_files(source, data) for source in recipe.finetune.sources)
     )
     reflectance = any(source.rescale == "reflectance" for source in finetune.sources)
     return TrainConfig(
-        preset=recipe.name,
-        data=DataConfig("rasters", gsd=recipe.gsd, rescale="reflectance" if reflectance else None),
-        network=recipe.network,
-        pairs=DensePairs(),
-        size=recipe.size,
-        passes=("b",),
-        epochs=recipe.epochs if epochs is None else epochs,
-        batch=recipe.batch,
-        steps=recipe.steps,
-        lr=recipe.lr,
-        schedule="cosine",
-        radius=1,
-        seed=seed,
+        recipe.name,
+        DataConfig("rasters", gsd=recipe.gsd, rescale="reflectance" if reflectance else None),
+        recipe.network,
+        DensePairs(),
         finetune=finetune,
+        **{"passes": ("b",), "schedule": "cosine", "radius": 1, **recipe.changes, **settings},
     )
 
 

@@ -224,11 +224,7 @@ RECIPE = LearntRecipe(
         beside="reflectance",
         bias=True,
     ),
-    size=96,
-    batch=12,
-    epochs=25,
-    steps=100,
-    lr=2e-3,
+    {"size": 96, "batch": 12, "epochs": 25, "steps": 100, "lr": 2e-3},
     gsd=(3.0, 30.0),
     attribution=(
         "HLS (NASA) with ESA WorldCover; EuroSAT; Landsat (USGS) with labels of the Chesapeake Conservancy and "
