@@ -27,49 +27,31 @@ SATURATED = 20.0
 """Largest logit, at a centre, between its own cluster and the nearest other one: a probability of 2e-9."""
 
 
-@dataclass(frozen=True)
-class StartSettings:
-    """How head B is started; compared on 16 labelled scenes, checked on 18 others (docs/own-scene-log.md).
-
-    Attributes:
-        windows: Number of windows of the scenes that are sampled.
-        side: Their side in pixels.
-        pairs: Number of pairs of neighbouring pixels that are sampled.
-        points: Number of pixels that are gathered into cells.
-        cells: Number of cells, and the least number of pixels per cell.
-        crowding: Power of a cell's number of pixels that it counts with: with 1 k-means is that of the pixels, with 0
-            all cells count alike.
-        starts: Number of starts of k-means, of which the one of least inertia is kept.
-        whitening: Power to which each scale is whitened, from 0 (not at all) to 1 (fully).
-        texture: Weight of texture; 1 is the variance of one scale's values.
-        sharpness: Inverse temperature of the probabilities, in units of the mean squared distance to the centres.
-        radius: Largest displacement between the pixels of a pair.
-        steps: Number of steps of the IIC objective.
-        batch: Number of pairs per step.
-        lr: Learning rate of Adam, reached after `warmup` steps.
-        warmup: Number of steps over which the learning rate rises.
-        held: Weight that holds the masses of the clusters.
-    """
-
-    windows: int = 48
-    side: int = 128
-    pairs: int = 30_000
-    points: int = 15_000
-    cells: tuple[int, int] = (200, 20)
-    crowding: float = 0.75
-    starts: int = 20
-    whitening: float = 0.5
-    texture: float = 0.5
-    sharpness: float = 2.0
-    radius: int = 2
-    steps: int = 50
-    batch: int = 2_000
-    lr: float = 2e-3
-    warmup: int = 20
-    held: float = 10.0
-
-
-START = StartSettings()
+# Compared on 16 labelled scenes, checked on 18 others (docs/own-scene-log.md).
+WINDOWS, SIDE = 48, 128
+"""Number of windows of the scenes that are sampled, and their side in pixels."""
+PAIRS, RADIUS = 30_000, 2
+"""Number of pairs of neighbouring pixels that are sampled, and the largest displacement between the two."""
+POINTS = 15_000
+"""Number of pixels that are gathered into cells."""
+CELLS, LEAST_SIZE = 200, 20
+"""Number of cells, and the least number of pixels per cell."""
+CROWDING = 0.75
+"""A cell weighs its number of pixels to this power; 1 gives the k-means of the pixels, 0 makes all cells alike."""
+STARTS = 20
+"""Number of starts of k-means, of which the one of least inertia is kept."""
+WHITENING = 0.5
+"""Power to which each scale is whitened, from 0 (not at all) to 1 (fully)."""
+TEXTURE = 0.5
+"""Weight of texture; 1 is the variance of one scale's values."""
+SHARPNESS = 2.0
+"""Inverse temperature of the probabilities, in units of the mean squared distance to the centres."""
+STEPS, BATCH = 50, 2_000
+"""Number of steps of the IIC objective, and of pairs per step."""
+RATE, WARMUP = 2e-3, 20
+"""Learning rate of Adam, and the number of steps over which it rises to that."""
+HELD = 10.0
+"""Weight of the KL term that fixes the cluster sizes."""
 
 
 @dataclass(frozen=True)
@@ -89,16 +71,16 @@ class Window:
         return Window(self.pixels.to(device), self.valid.to(device))
 
 
-def sample_windows(scenes: Scenes, seed: int, settings: StartSettings = START) -> list[Window]:
+def sample_windows(scenes: Scenes, seed: int) -> list[Window]:
     """Cut windows out of the scenes at random, more of them from larger scenes."""
     rng = np.random.default_rng(seed)
     areas = np.array([height * width for height, width in scenes.shapes], float)
     reader = SceneReader(scenes)
     windows: list[Window] = []
-    for _ in range(4 * settings.windows):
+    for _ in range(4 * WINDOWS):
         level = int(rng.choice(len(areas), p=areas / areas.sum()))
         height, width = scenes.shapes[level]
-        rows, columns = min(settings.side, height), min(settings.side, width)
+        rows, columns = min(SIDE, height), min(SIDE, width)
         rect = Rect(
             int(rng.integers(width - columns + 1)), int(rng.integers(height - rows + 1)), columns, rows
         )
@@ -106,15 +88,13 @@ def sample_windows(scenes: Scenes, seed: int, settings: StartSettings = START) -
         valid = np.ones((rows, columns), bool) if read.valid is None else read.valid
         if valid.any():
             windows.append(Window(torch.from_numpy(read.values)[None], torch.from_numpy(valid)))
-        if len(windows) == settings.windows:
+        if len(windows) == WINDOWS:
             break
     reader.close()
     return windows
 
 
-def start_network(
-    network: Network, windows: Sequence[Window], seed: int, settings: StartSettings = START
-) -> None:
+def start_network(network: Network, windows: Sequence[Window], seed: int) -> None:
     """Fit the bank of a network to windows of its scenes and start head B at k-means centres."""
     bank = network.trunk
     assert isinstance(bank, Bank)
@@ -124,32 +104,24 @@ def start_network(
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         pairs = [
-            _pairs(
-                network.features(view)[0],
-                window.valid,
-                -(-settings.pairs // len(windows)),
-                generator,
-                settings,
-            )
+            _pairs(network.features(view)[0], window.valid, -(-PAIRS // len(windows)), generator)
             for view, window in zip(scaled, windows, strict=True)
         ]
     first, second = (torch.cat(side) for side in zip(*pairs, strict=True))
-    mean, basis = _whitening(first, bank, settings)
+    mean, basis = _whitening(first, bank)
     first, second = (first - mean) @ basis, (second - mean) @ basis
-    points = first[torch.randperm(len(first), generator=generator)[: settings.points]]
-    centres = _centres(points, network.config.clusters_b, generator, settings)
-    head = _refined(_distances(centres, points, settings), first, second, generator, settings)
+    points = first[torch.randperm(len(first), generator=generator)[:POINTS]]
+    centres = _centres(points, network.config.clusters_b, generator)
+    head = _refined(_distances(centres, points), first, second, generator)
     _put(network, head, mean, basis)
 
 
-def _pairs(
-    features: Tensor, valid: Tensor, count: int, generator: torch.Generator, settings: StartSettings
-) -> tuple[Tensor, Tensor]:
+def _pairs(features: Tensor, valid: Tensor, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """Draw pixels of a window and a neighbour of each, features `[count, C]` twice."""
     height, width = valid.shape
     places = valid.flatten().nonzero().squeeze(1)
     drawn = places[torch.randint(len(places), (count,), generator=generator)]
-    shifts = torch.randint(-settings.radius, settings.radius + 1, (2, count), generator=generator)
+    shifts = torch.randint(-RADIUS, RADIUS + 1, (2, count), generator=generator)
     rows = (drawn // width + shifts[0]).clamp(0, height - 1)
     columns = (drawn % width + shifts[1]).clamp(0, width - 1)
     kept = valid[rows, columns]
@@ -157,10 +129,10 @@ def _pairs(
     return flat[drawn[kept]], flat[(rows * width + columns)[kept]]
 
 
-def _whitening(features: Tensor, bank: Bank, settings: StartSettings) -> tuple[Tensor, Tensor]:
+def _whitening(features: Tensor, bank: Bank) -> tuple[Tensor, Tensor]:
     """Return the mean, and a linear map to the space in which k-means works.
 
-    Each scale has a total variance of 1 there, and texture `settings.texture` of it.
+    Each scale has a total variance of 1 there, and texture `TEXTURE` of it.
     """
     mean = features.mean(0)
     factor = bank.factor.flatten()
@@ -170,27 +142,26 @@ def _whitening(features: Tensor, bank: Bank, settings: StartSettings) -> tuple[T
         values = (features[:, group] - mean[group]) * inverse[group]
         variances, axes = torch.linalg.eigh(values.T @ values / len(values))
         least = max(1e-3 * float(variances.max()), 1e-12)
-        axes = axes * variances.clamp_min(least) ** (-settings.whitening / 2)
+        axes = axes * variances.clamp_min(least) ** (-WHITENING / 2)
         axes = axes / (values @ axes).pow(2).sum(1).mean().sqrt().clamp_min(1e-6)
         columns.append(_embedded(axes * inverse[group, None], torch.arange(bank.out_channels)[group], bank))
     texture = torch.tensor(bank.texture)
     spread = features[:, texture].std(0).clamp_min(LEAST_DEVIATION)
-    scaled = torch.diag(settings.texture / spread) / math.sqrt(len(texture))
+    scaled = torch.diag(TEXTURE / spread) / math.sqrt(len(texture))
     columns.append(_embedded(scaled, texture, bank))
     return mean, torch.cat(columns, 1) / math.sqrt(len(bank.clustered))
 
 
-def _centres(points: Tensor, clusters: int, generator: torch.Generator, settings: StartSettings) -> Tensor:
+def _centres(points: Tensor, clusters: int, generator: torch.Generator) -> Tensor:
     """Return centres of clusters by k-means over small cells of points."""
-    most, least_size = settings.cells
-    count = max(clusters, min(most, len(points) // least_size))
+    count = max(clusters, min(CELLS, len(points) // LEAST_SIZE))
     cells = kmeans(points, count, generator, restarts=1, steps=15)
     sizes = torch.bincount(assign(points, cells)[0], minlength=count)
     filled = sizes > 0
     if int(filled.sum()) < clusters:  # fewer different pixels than clusters
         filled[:] = True
-    weights = sizes[filled].float() ** settings.crowding
-    return kmeans(cells[filled], clusters, generator, restarts=settings.starts, weights=weights)
+    weights = sizes[filled].float() ** CROWDING
+    return kmeans(cells[filled], clusters, generator, restarts=STARTS, weights=weights)
 
 
 def _embedded(block: Tensor, channels: Tensor, bank: Bank) -> Tensor:
@@ -199,14 +170,12 @@ def _embedded(block: Tensor, channels: Tensor, bank: Bank) -> Tensor:
     return whole
 
 
-def _distances(centres: Tensor, points: Tensor, settings: StartSettings) -> nn.Linear:
+def _distances(centres: Tensor, points: Tensor) -> nn.Linear:
     """Return a linear head whose softmax is that of negative squared distances to the centres."""
     spread = torch.cdist(points, centres).min(1).values.pow(2).mean()
     apart = torch.cdist(centres, centres).fill_diagonal_(math.inf).min(1).values.pow(2)
     # Where clusters are tight, probabilities are saturated long before weights are large.
-    sharpness = min(
-        settings.sharpness / max(float(spread), 1e-9), SATURATED / max(float(apart.median()), 1e-9)
-    )
+    sharpness = min(SHARPNESS / max(float(spread), 1e-9), SATURATED / max(float(apart.median()), 1e-9))
     head = nn.Linear(centres.shape[1], len(centres))
     with torch.no_grad():
         head.weight.copy_(2 * sharpness * centres)
@@ -214,19 +183,17 @@ def _distances(centres: Tensor, points: Tensor, settings: StartSettings) -> nn.L
     return head
 
 
-def _refined(
-    head: nn.Linear, first: Tensor, second: Tensor, generator: torch.Generator, settings: StartSettings
-) -> nn.Linear:
+def _refined(head: nn.Linear, first: Tensor, second: Tensor, generator: torch.Generator) -> nn.Linear:
     """Move the borders of the clusters by the IIC objective on pairs of neighbours."""
-    optimiser = torch.optim.Adam(head.parameters(), lr=settings.lr)
+    optimiser = torch.optim.Adam(head.parameters(), lr=RATE)
     with torch.no_grad():
         masses = head(first).softmax(1).mean(0)
-    for step in range(settings.steps):
-        optimiser.param_groups[0]["lr"] = settings.lr * min(1.0, (step + 1) / settings.warmup)
-        drawn = torch.randint(len(first), (settings.batch,), generator=generator)
+    for step in range(STEPS):
+        optimiser.param_groups[0]["lr"] = RATE * min(1.0, (step + 1) / WARMUP)
+        drawn = torch.randint(len(first), (BATCH,), generator=generator)
         z, z2 = head(first[drawn]).softmax(1), head(second[drawn]).softmax(1)
         optimiser.zero_grad()
-        iic_loss_at_masses(z, z2, masses, settings.held).backward()  # type: ignore[no-untyped-call]
+        iic_loss_at_masses(z, z2, masses, HELD).backward()  # type: ignore[no-untyped-call]
         optimiser.step()
     return head
 
