@@ -10,7 +10,6 @@ from iic_export import export
 from iic_runtime.model.file import ModelFile
 from iic_runtime.segmenter import Segmenter
 from iic_train.finetune.pixel_runs import finetune_scenes
-from iic_train.finetune.settings import ScenesSettings
 from iic_train.runs import load_run
 
 
@@ -19,7 +18,8 @@ def test_classes_labels_and_held_out_figures_are_on_the_card(trained: TrainedSce
     tuned = finetune_scenes(
         load_run(trained.run),
         [labels],
-        ScenesSettings(mode="head", folds=2),
+        mode="head",
+        folds=2,
         label_class=["roof=4", "meadow=9"],
         runs=tmp_path,
         device="cpu",

@@ -3,7 +3,7 @@
 import json
 import os
 import shlex
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -26,7 +26,7 @@ from iic_train.config import (
     NetworkSettings,
     TrainConfig,
 )
-from iic_train.finetune.settings import SCENES_DEFAULTS, Mode
+from iic_train.finetune.settings import FinetuneConfig, Mode
 from iic_train.recipes.presets import OVERCLUSTERED, PRESETS, UNSUPERVISED
 from iic_train.recipes.rasters import FINE, NETWORK, choose_settings, train_rasters
 from iic_train.recipes.registry import RECIPES, train_preset, train_recipe
@@ -202,7 +202,7 @@ def finetune(
         Mode | None,
         typer.Option(
             help="A head on frozen features, the whole network, or the better one.",
-            show_default=SCENES_DEFAULTS.mode,
+            show_default=FinetuneConfig.mode,
         ),
     ] = None,
     folds: Annotated[
@@ -211,7 +211,7 @@ def finetune(
             min=0,
             help="Number of parts in which places are left out; 0 leaves none out. For STL10: number of its folds "
             "to learn from one at a time.",
-            show_default=f"{SCENES_DEFAULTS.folds} with --labels",
+            show_default=f"{FinetuneConfig.folds} with --labels",
         ),
     ] = None,
     checkpoint: Checkpoint = "best",
@@ -229,7 +229,6 @@ def finetune(
             tuned = iic_train.finetune_scenes(
                 iic_train.find_run(run, runs),
                 labels,
-                replace(SCENES_DEFAULTS, **settings),
                 scenes=scenes or (),
                 label_class=label_class or (),
                 label_field=label_field,
@@ -238,6 +237,7 @@ def finetune(
                 name=name,
                 device=device,
                 progress=progress,
+                **settings,
             )
             finish_learning(tuned, display.quiet)
             return

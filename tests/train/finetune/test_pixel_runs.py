@@ -16,12 +16,12 @@ from iic_geotools.errors import DataError, IICError, UsageError
 from iic_train.config import TrainConfig
 from iic_train.finetune.chips import read_chips
 from iic_train.finetune.pixel_runs import finetune_config, finetune_scenes, learn
-from iic_train.finetune.settings import Meaning, ScenesSettings, class_names, parse_meanings
+from iic_train.finetune.settings import Meaning, class_names, parse_meanings
 from iic_train.runs import HELD_OUT, Run, load_run
 from iic_train.trainer import resume
 
 torch.set_num_threads(1)
-QUICK = ScenesSettings(epochs=2, steps=4, batch=4, size=32, folds=2, iic_weight=0.1)
+QUICK: dict[str, Any] = {"epochs": 2, "steps": 4, "batch": 4, "size": 32, "folds": 2, "iic_weight": 0.1}
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +58,7 @@ def test_a_few_clicks_make_a_run_with_named_classes(
 ) -> None:
     run, folder, bright = made
     points = clicks(tmp_path / "clicks.gpkg", bright)
-    tuned = finetune_scenes(run, [points], replace(QUICK, mode="head"), runs=tmp_path, device="cpu")
+    tuned = finetune_scenes(run, [points], **{**QUICK, "mode": "head"}, runs=tmp_path, device="cpu")
     assert tuned.config.finetune is not None
     assert tuned.config.finetune.classes == ("bright", "dark")
     assert accuracy(tuned, folder / "scene.tif", bright) > 0.9
@@ -76,7 +76,7 @@ def test_cross_validation_over_places_chooses_and_says_so(
     run, _, bright = made
     labels = write_raster(tmp_path / "labels.tif", np.where(bright, 7, 3).astype(np.uint8)[None], nodata=0)
     tuned = finetune_scenes(
-        run, [labels], QUICK, label_class=["bright=7", "dark=3"], runs=tmp_path, name="both", device="cpu"
+        run, [labels], **QUICK, label_class=["bright=7", "dark=3"], runs=tmp_path, name="both", device="cpu"
     )
     figures = json.loads((tuned.path / HELD_OUT).read_text())
     assert set(figures["modes"]) == {"head", "network"}
@@ -85,7 +85,7 @@ def test_cross_validation_over_places_chooses_and_says_so(
     assert "left out" in figures["sentence"]
     assert "chosen" in figures["sentence"]
     assert figures["pixels"] == bright.size  # every pixel is left out exactly once
-    assert [row["epoch"] for row in tuned.metrics()][-1] == QUICK.epochs
+    assert [row["epoch"] for row in tuned.metrics()][-1] == QUICK["epochs"]
 
 
 def test_an_interrupted_run_resumes_as_if_it_had_not_stopped(
@@ -93,7 +93,7 @@ def test_an_interrupted_run_resumes_as_if_it_had_not_stopped(
 ) -> None:
     run, _, bright = made
     labels = write_raster(tmp_path / "labels.tif", bright.astype(np.uint8)[None])
-    config = finetune_config(run, [labels], replace(QUICK, mode="network", folds=0))
+    config = finetune_config(run, [labels], **{**QUICK, "mode": "network", "folds": 0})
     whole = learn(config, runs=tmp_path, name="whole", device="cpu")
 
     from iic_train.finetune.learner import Learner
@@ -132,7 +132,7 @@ def test_meanings_know_ranges_names_and_conditions(
 ) -> None:
     run, _, bright = made
     labels = write_raster(tmp_path / "cover.tif", np.where(bright, 80, 10).astype(np.uint8)[None])
-    config = finetune_config(run, [labels], QUICK, label_class=["tree=60-100", "low=0-20"])
+    config = finetune_config(run, [labels], **QUICK, label_class=["tree=60-100", "low=0-20"])
     assert config.finetune is not None
     source = config.finetune.sources[0]
     tight = Meaning(("low",), (), (("red", 0.9, 2.0),))
@@ -151,7 +151,7 @@ def test_a_table_gives_whole_scenes_a_class(made: tuple[Run, Path, np.ndarray], 
     run, _, _ = made
     table = tmp_path / "labels.csv"
     table.write_text("file,class\nscene.tif,Forest\n")
-    config = finetune_config(run, [table], QUICK, label_class=["tree=Forest", "low=Pasture"])
+    config = finetune_config(run, [table], **QUICK, label_class=["tree=Forest", "low=Pasture"])
     assert config.finetune is not None
     with pytest.raises(DataError, match="All labels are tree"):
         read_chips(config.finetune, config.network)
@@ -164,7 +164,7 @@ def test_the_classes_of_a_table_need_no_other_names(
     other = write_raster(tmp_path / "other.tif", bright_and_dark_fields(40, 48)[0])
     table = tmp_path / "labels.csv"
     table.write_text("file,class\nscene.tif,Forest\nother.tif,Pasture\n")
-    config = finetune_config(run, [table], QUICK, scenes=[folder / "scene.tif", other])
+    config = finetune_config(run, [table], **QUICK, scenes=[folder / "scene.tif", other])
     assert config.finetune is not None
     assert config.finetune.classes == ("Forest", "Pasture")
     read = read_chips(config.finetune, config.network)
@@ -182,11 +182,16 @@ def test_each_scene_is_read_at_its_own_resolutions(
         grid = {"crs": "EPSG:32631", "transform": from_origin(500000, 5000000, side, side)}
         scenes.append(write_raster(tmp_path / f"{name}.tif", values, **grid))
         labels.append(write_raster(tmp_path / f"{name}_label.tif", bright[None].astype(np.uint8) + 1, **grid))
-    config = finetune_config(run, labels, QUICK, scenes=scenes)
+    config = finetune_config(run, labels, **QUICK, scenes=scenes)
     assert config.finetune is not None
     assert TrainConfig.from_json(json.loads(json.dumps(config.to_json()))) == config
     read = read_chips(config.finetune, config.network)
     assert [chip.pixels.shape[1] for chip in read.chips] == [120, 60, 40, 30, 24, 120]
+
+
+def test_a_setting_that_does_not_exist_is_named(made: tuple[Run, Path, np.ndarray], tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no setting modes: did you mean `mode`"):
+        finetune_scenes(made[0], [tmp_path / "labels.tif"], modes="head")
 
 
 @pytest.mark.parametrize("wrong", ["image run", "no labels", "one class", "field", "missing"])
@@ -203,13 +208,13 @@ def test_bad_input_is_one_sentence_and_leaves_nothing(
     if wrong == "image run":
         pairs = load_run(run.path)
         with pytest.raises(UsageError):
-            finetune_config(replace(pairs, config=_images(run.config)), [labels["field"]], QUICK)
+            finetune_config(replace(pairs, config=_images(run.config)), [labels["field"]], **QUICK)
         return
     with pytest.raises(IICError) as error:
         finetune_scenes(
             run,
             [labels[wrong]],
-            QUICK,
+            **QUICK,
             label_field="kind" if wrong == "field" else None,
             runs=tmp_path / "runs",
         )

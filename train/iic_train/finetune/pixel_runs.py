@@ -23,9 +23,10 @@ from iic_geotools.errors import DataError, UsageError
 from iic_geotools.files import absolute_path, write_atomically
 from iic_geotools.scene.info import describe
 from iic_geotools.scene.labels import NOT_LABELLED, open_labels
+from iic_geotools.settings import names
 from iic_geotools.tiling import Rect
 from iic_geotools.work import OnProgress, Progress, silent
-from iic_train.config import DataConfig, TrainConfig, reading
+from iic_train.config import Execution, TrainConfig, check_names, reading, take
 from iic_train.data.loader import Source
 from iic_train.data.training_data import open_training_data
 from iic_train.distributed import choose_device
@@ -35,25 +36,23 @@ from iic_train.finetune.land_cover import train_land_cover
 from iic_train.finetune.learner import Learner
 from iic_train.finetune.linear_head import correct_logits, fit_head
 from iic_train.finetune.settings import (
-    SCENES_DEFAULTS,
+    SCENES_CHANGES,
     FinetuneConfig,
     LabelSource,
     Mode,
-    ScenesSettings,
     class_names,
     parse_meanings,
     without_temperature,
 )
 from iic_train.models.networks import Network
 from iic_train.runs import HELD_OUT, START_AGAIN, STATE, Checkpoint, Choice, Run, create_run, load_run
-from iic_train.views.settings import Light
 
 _LOG = logging.getLogger(__name__)
 
 TILE = 2048
 """Side of the pieces in which labels are looked through."""
-LIGHT = Light(plain=0.4, varied=True, gain=0.1, band_gain=0.04, gamma=0.06, offset=0.01, noise=0.01)
-"""Changes of light that hold for imagery of any kind."""
+LEARNING = ("mode", "folds", "penalty", "balance", "smoothing", "iic_weight", "light", "zoom", "dropout")
+"""Settings of `FinetuneConfig` that fine-tuning with labels on scenes takes."""
 
 
 def learn(
@@ -259,56 +258,64 @@ def _settings(config: TrainConfig) -> FinetuneConfig:
 def finetune_scenes(
     run: Run,
     labels: Sequence[str | os.PathLike[str]],
-    settings: ScenesSettings = SCENES_DEFAULTS,
     *,
     scenes: Sequence[str | os.PathLike[str]] = (),
     label_class: Sequence[str] = (),
     label_field: str | None = None,
     checkpoint: Checkpoint = "best",
-    runs: Path = Path("runs"),
-    name: str | None = None,
-    device: str = "auto",
-    progress: OnProgress = silent,
+    **settings: Any,
 ) -> Run:
     """Fine-tune a segmentation run with labels, in a new run folder.
 
     Args:
         run: A segmentation run that finished an epoch.
         labels: Rasters of classes, or points and polygons with a class field: one for each scene, or one for all.
-        settings: How to fine-tune.
         scenes: The scenes that the labels lie over; by default those of the run.
         label_class: Classes as NAME=VALUE,VALUE...; a value under two classes may be either of them. By default every
             value is a class.
         label_field: The field of points and polygons that holds the class.
         checkpoint: Start from the epoch with the lowest loss, or from the last one.
-        runs: Folder of the run folders.
-        name: Name of the new run folder; by default `finetune` and time.
-        device: `auto`, `cpu` or `cuda`.
-        progress: Function that takes reports of progress.
+        settings: Settings that replace the defaults (`SCENES_CHANGES`): how to learn from labels (`FinetuneConfig`:
+            `mode`, `folds`, `penalty`, `balance`, ...), training (`TrainConfig`), and where the run is written
+            (`Execution`).
 
     Raises:
-        UsageError: The run labels whole images, or the arguments do not go together.
+        UsageError: The run labels whole images, there is no such setting, or settings do not go together.
         SceneError: A scene or its labels cannot be read.
         DataError: Nothing is labelled, or only one class is.
     """
-    config = finetune_config(run, labels, settings, scenes, label_class, label_field, checkpoint)
-    return learn(config, runs=runs, name=name, device=device, progress=progress)
+    execution = take(Execution, settings)
+    execution.pop("workers", None)  # labelled places are held in memory
+    config = finetune_config(
+        run,
+        labels,
+        scenes=scenes,
+        label_class=label_class,
+        label_field=label_field,
+        checkpoint=checkpoint,
+        **settings,
+    )
+    return learn(config, **execution)
 
 
 def finetune_config(
     run: Run,
     labels: Sequence[str | os.PathLike[str]],
-    settings: ScenesSettings,
+    *,
     scenes: Sequence[str | os.PathLike[str]] = (),
     label_class: Sequence[str] = (),
     label_field: str | None = None,
     checkpoint: Checkpoint = "best",
+    **settings: Any,
 ) -> TrainConfig:
     """Return the config of a run that fine-tunes another one with labels on scenes."""
     if not run.config.dense:
         raise UsageError(
             f"The run {run.id} labels whole images: leave out `labels` to fine-tune it with those of its data set."
         )
+    check_names(settings, (*names(TrainConfig), *LEARNING))
+    settings = {**SCENES_CHANGES, **settings}
+    learning = {name: settings.pop(name) for name in LEARNING if name in settings}
     data = run.config.data
     paths = tuple(absolute_path(scene) for scene in scenes) or data.scenes
     if not paths:
@@ -326,50 +333,29 @@ def finetune_config(
         gsd=data.gsd,
         pixel_size=data.pixel_size,
     )
-    classes = class_names(label_class) or _find_classes(source)
     finetune = FinetuneConfig(
-        classes,
+        class_names(label_class) or _find_classes(source),
         (source,),
         dtype=str(run.data.get("dtype", "uint8")),
         start=str(run.path.absolute()),
         checkpoint=checkpoint,
-        mode=settings.mode,
-        folds=settings.folds,
-        penalty=settings.penalty,
-        balance=settings.balance,
-        smoothing=settings.smoothing,
-        iic_weight=settings.iic_weight,
-        light=LIGHT,
+        **learning,
     )
-    return _train_config(run, finetune, data, settings)
-
-
-def _train_config(
-    run: Run, finetune: FinetuneConfig, data: DataConfig, settings: ScenesSettings
-) -> TrainConfig:
     network = run.config.network
-    beside = settings.iic_weight > 0 and settings.mode != "head" and bool(data.scenes)
-    network = replace(
-        network,
-        clusters_b=len(finetune.classes),
-        clusters_a=(network.clusters_a or network.clusters_b) if beside else None,
-        sub_heads=1,
-        bias=True,
-    )
+    with_iic = finetune.iic_weight > 0 and finetune.mode != "head" and bool(data.scenes)
     return replace(
         run.config,
         preset="finetune",
         data=replace(data, labels=(), label_classes=()),
-        network=network,
-        passes=("b",),
-        size=settings.size,
-        epochs=settings.epochs,
-        steps=settings.steps,
-        batch=settings.batch,
-        lr=settings.lr,
-        schedule="cosine",
-        seed=settings.seed,
-        finetune=finetune if beside else replace(finetune, iic_weight=0.0),
+        network=replace(
+            network,
+            clusters_b=len(finetune.classes),
+            clusters_a=(network.clusters_a or network.clusters_b) if with_iic else None,
+            sub_heads=1,
+            bias=True,
+        ),
+        finetune=finetune if with_iic else replace(finetune, iic_weight=0.0),
+        **settings,
     )
 
 

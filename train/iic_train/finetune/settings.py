@@ -5,7 +5,7 @@ Nothing here needs PyTorch.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from iic_geotools.classmap.classes import MAX_CLASSES
 from iic_geotools.errors import UsageError
@@ -171,40 +171,24 @@ class FinetuneConfig:
             raise UsageError(f"The legend has no class {', '.join(sorted(unknown))}.")
 
 
-@dataclass(frozen=True)
-class ScenesSettings:
-    """How to fine-tune with labels on scenes.
+SCENES_CHANGES: dict[str, Any] = {
+    "epochs": 5,
+    "steps": 100,
+    "batch": 8,
+    "size": 96,
+    "lr": 3e-3,
+    "schedule": "cosine",
+    "passes": ("b",),
+    "seed": 0,
+    "balance": 0.5,
+    "smoothing": 0.02,
+    "iic_weight": 0.2,
+    "light": Light(plain=0.4, varied=True, gain=0.1, band_gain=0.04, gamma=0.06, offset=0.01, noise=0.01),
+}
+"""What fine-tuning with labels on scenes changes: settings of `TrainConfig` and `FinetuneConfig`.
 
-    Attributes:
-        mode: Train a head on frozen features, or the whole network, or what cross-validation finds better.
-        folds: Number of parts of the cross-validation over places.
-        epochs: Number of epochs that the whole network is trained for.
-        steps: Number of steps per epoch.
-        batch: Number of crops per step.
-        size: Side of the crops in pixels.
-        lr: Largest learning rate.
-        balance: How far the classes are weighted to equal shares.
-        smoothing: Share of every label that is spread over all classes, against wrong labels.
-        penalty: Weight of the squared weights of a head on frozen features.
-        iic_weight: Weight of the IIC objective on unlabelled pixels next to the labels.
-        seed: Seed of everything that is random.
-    """
-
-    mode: Mode = "auto"
-    folds: int = 3
-    epochs: int = 5
-    steps: int = 100
-    batch: int = 8
-    size: int = 96
-    lr: float = 3e-3
-    balance: float = 0.5
-    smoothing: float = 0.02
-    penalty: float = 1e-3
-    iic_weight: float = 0.2
-    seed: int = 0
-
-
-SCENES_DEFAULTS = ScenesSettings()
+The changes of light hold for imagery of any kind.
+"""
 
 
 def own_names(classes: Sequence[str]) -> tuple[Meaning, ...]:
