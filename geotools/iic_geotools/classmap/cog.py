@@ -61,13 +61,12 @@ _UNSIGNED = {3: "u2", 4: "u4", 16: "u8"}  # SHORT, LONG, LONG8
 
 @dataclass(frozen=True)
 class _Layout:
-    """`struct` formats of a TIFF's byte order, entry count, entry and pointer, and the size of an inline value."""
+    """How a TIFF writes the number of entries, an entry and a pointer, in its byte order."""
 
     order: str
-    number: str
-    entry: str
-    pointer: str
-    inline: int
+    number: struct.Struct
+    entry: struct.Struct
+    pointer: struct.Struct
 
 
 @dataclass(frozen=True)
@@ -76,11 +75,6 @@ class TileTable:
 
     offsets: npt.NDArray[np.uint64]
     counts: npt.NDArray[np.uint64]
-
-    @property
-    def present(self) -> int:
-        """Number of tiles in the file."""
-        return int(np.count_nonzero(self.counts))
 
     @property
     def end(self) -> int:
@@ -120,7 +114,8 @@ def is_whole(path: Path, expected: list[int]) -> bool:
         return False
     size = path.stat().st_size
     return len(tables) == len(expected) and all(
-        table.present >= least and table.end <= size for table, least in zip(tables, expected, strict=True)
+        np.count_nonzero(table.counts) >= least and table.end <= size
+        for table, least in zip(tables, expected, strict=True)
     )
 
 
@@ -159,28 +154,26 @@ def _header(file: BinaryIO) -> tuple[_Layout, int]:
     (version,) = struct.unpack(f"{order}H", file.read(2))
     if version == 43:
         file.seek(8)
-        return _Layout(order, "Q", "HHQ8s", "Q", 8), *struct.unpack(f"{order}Q", file.read(8))
-    if version != 42:
+        formats = ("Q", "HHQ8s", "Q")
+    elif version == 42:
+        formats = ("H", "HHI4s", "I")
+    else:
         raise ValueError(f"TIFF version {version}")
-    return _Layout(order, "H", "HHI4s", "I", 4), *struct.unpack(f"{order}I", file.read(4))
+    layout = _Layout(order, *(struct.Struct(order + form) for form in formats))
+    return layout, *layout.pointer.unpack(file.read(layout.pointer.size))
 
 
 def _directory(
     file: BinaryIO, layout: _Layout, position: int
 ) -> tuple[dict[int, tuple[int, int, bytes]], int]:
     """The entries (type, count, value or its offset) of the directory at `position`, and the next one's."""
-
-    def unpack(form: str) -> tuple[Any, ...]:
-        return struct.unpack(layout.order + form, file.read(struct.calcsize(layout.order + form)))
-
     file.seek(position)
-    (count,) = unpack(layout.number)
-    entries = {}
-    for _ in range(count):
-        tag, kind, length, value = unpack(layout.entry)
-        entries[tag] = (kind, length, value)
-    (following,) = unpack(layout.pointer)
-    return entries, following
+    (count,) = layout.number.unpack(file.read(layout.number.size))
+    content = file.read(count * layout.entry.size)
+    (following,) = layout.pointer.unpack(file.read(layout.pointer.size))
+    return {
+        tag: (kind, length, value) for tag, kind, length, value in layout.entry.iter_unpack(content)
+    }, following
 
 
 def _numbers(file: BinaryIO, layout: _Layout, entry: tuple[int, int, bytes]) -> npt.NDArray[np.uint64]:
@@ -191,9 +184,9 @@ def _numbers(file: BinaryIO, layout: _Layout, entry: tuple[int, int, bytes]) -> 
 
 def _value(file: BinaryIO, layout: _Layout, size: int, value: bytes) -> bytes:
     """The bytes of an entry's values, which are in the entry if they fit, and else where it points."""
-    if size <= layout.inline:
+    if size <= len(value):
         return value[:size]
-    file.seek(struct.unpack(layout.order + layout.pointer, value)[0])
+    file.seek(layout.pointer.unpack(value)[0])
     return file.read(size)
 
 
@@ -460,8 +453,9 @@ def creation_options(given: Mapping[str, str]) -> dict[str, str]:
     Args:
         given: Options that replace or complete `DEFAULT_OPTIONS`.
     """
-    options = DEFAULT_OPTIONS | {key.upper(): str(value) for key, value in given.items()}
-    for key, value in options.items():
+    own = {key.upper(): str(value) for key, value in given.items()}
+    options = DEFAULT_OPTIONS | own
+    for key, value in own.items():
         if key in _VALUES:
             if value.upper() not in _VALUES[key]:
                 raise UsageError(f"{key}={value} is not possible for a map: use {', '.join(_VALUES[key])}.")
@@ -521,7 +515,10 @@ def assemble(
     creation = creation_options(options or {})
     if classes is not None and not 0 < len(classes) <= MAX_CLASSES:
         raise UsageError(f"A map has 1 to {MAX_CLASSES} classes, not {len(classes)}.")
-    stored = [(path, rect) for path, rect in parts if _holds_data(path)]
+    try:
+        stored = [(path, rect) for path, rect in parts if path.stat().st_size > 0]
+    except OSError as error:
+        raise OutputError(f"A part of the map is missing: {error}") from error
     try:
         with (
             gdal_errors(),
@@ -547,19 +544,15 @@ def assemble(
                     )
                     _write_directly(header, levels, temporary, scratch, creation)
                 else:
-                    _copy(virtual, temporary, creation)
+                    done = ("OVERVIEW_RESAMPLING", "OVERVIEW_COUNT", "OVERVIEWS")
+                    rest = {key: value for key, value in creation.items() if key not in done}
+                    existing = "FORCE_USE_EXISTING" if _has_overviews(creation) else "NONE"
+                    rasterio.shutil.copy(virtual, temporary, driver="COG", OVERVIEWS=existing, **rest)
                 _check(temporary, levels, creation)
                 lost = _put_sidecar(temporary, out, grid, classes)
     except RasterioError as error:
         raise OutputError(f"The map {out} cannot be written: {error}") from error
     return lost
-
-
-def _holds_data(part: Path) -> bool:
-    try:
-        return part.stat().st_size > 0
-    except OSError as error:
-        raise OutputError(f"A part of the map is missing: {error}") from error
 
 
 def _levels(
@@ -583,13 +576,6 @@ def _levels(
 
 def _has_overviews(options: Mapping[str, str]) -> bool:
     return options.get("OVERVIEWS", "AUTO").upper() != "NONE"
-
-
-def _copy(virtual: Path, target: Path, options: Mapping[str, str]) -> None:
-    done_here = {"OVERVIEW_RESAMPLING", "OVERVIEW_COUNT", "OVERVIEWS"}
-    for_driver = {key: value for key, value in options.items() if key not in done_here}
-    existing = "FORCE_USE_EXISTING" if _has_overviews(options) else "NONE"
-    rasterio.shutil.copy(virtual, target, driver="COG", OVERVIEWS=existing, **for_driver)
 
 
 def _is_nearly_empty(full: Level, options: Mapping[str, str]) -> bool:

@@ -70,18 +70,13 @@ def sidecar(classes: Sequence[MapClass] | None, georeference: str = "") -> bytes
         names = ET.SubElement(band, "CategoryNames")
         for map_class in classes:
             ET.SubElement(names, "Category").text = map_class.name
-        band.append(_attribute_table(classes))
+        table = ET.SubElement(band, "GDALRasterAttributeTable", tableType="thematic")
+        rows = [(value, entry.name, *rgb(entry.colour), 255) for value, entry in enumerate(classes)]
+        for value in range(len(rows)):
+            ET.SubElement(table, "Row", index=str(value))
+        _add_columns(table, _COLUMNS, rows)
     ET.indent(root)
     return bytes(ET.tostring(root, encoding="utf-8"))
-
-
-def _attribute_table(classes: Sequence[MapClass]) -> ET.Element:
-    table = ET.Element("GDALRasterAttributeTable", tableType="thematic")
-    rows = [(value, entry.name, *rgb(entry.colour), 255) for value, entry in enumerate(classes)]
-    for value in range(len(rows)):
-        ET.SubElement(table, "Row", index=str(value))
-    _add_columns(table, _COLUMNS, rows)
-    return table
 
 
 def _add_columns(

@@ -209,24 +209,16 @@ def _assumptions_as_messages() -> Iterator[None]:
 
 def as_options(message: str) -> str:
     """Replace backticked arguments of the running command by its options; leave other backticked words alone."""
-    options = _option_names()
-    return _ARGUMENT.sub(lambda match: options.get(match[1], match[0]), message)
-
-
-def _option_names() -> dict[str, str]:
-    """How the parameters of the running command are written on the command line.
-
-    A command that speaks of the options of another one has their names as the `obj` of its context.
-    """
     context: Any = click.get_current_context(silent=True) or _running.get()
     if context is None:
-        return {}
+        return message
+    # A command that speaks of the options of another one has their names as the `obj` of its context.
     others = context.obj if isinstance(context.obj, tuple) else ()
-    names = {name: option_name(name) for name in others}
+    options = {name: option_name(name) for name in others}
     for parameter in context.command.params:
         positional = parameter.param_type_name == "argument"
-        names[parameter.name] = parameter.name.upper() if positional else max(parameter.opts, key=len)
-    return names
+        options[parameter.name] = parameter.name.upper() if positional else max(parameter.opts, key=len)
+    return _ARGUMENT.sub(lambda match: options.get(match[1], match[0]), message)
 
 
 class _CurrentStderr(logging.StreamHandler[TextIO]):
@@ -370,10 +362,6 @@ class _Expanded:
     entries: tuple[Described, ...]
     shown: Mapping[str, str] = field(default_factory=dict)
 
-    def options(self) -> Iterator[inspect.Parameter]:
-        for entry in self.entries:
-            yield _parameter(entry, self.only_given, self.shown.get(entry.name))
-
     def collect(self, values: dict[str, Any]) -> Any:
         """Take this parameter's options out of `values` and return its own value."""
         given = {
@@ -396,7 +384,9 @@ def expand(function: Callable[..., None]) -> Callable[..., None]:
             parameters.append(parameter.replace(annotation=hint, kind=inspect.Parameter.KEYWORD_ONLY))
         else:
             expanded.append(match)
-            parameters.extend(match.options())
+            parameters += [
+                _parameter(entry, match.only_given, match.shown.get(entry.name)) for entry in match.entries
+            ]
     if not expanded:
         return function
 
@@ -444,8 +434,12 @@ def _parameter(entry: Described, only_given: bool, text: str | None = None) -> i
     shown = None if only_given or about.parse or about.repeat else entry.default
     optional = shown is None and (only_given or not entry.required)
     kind = list[entry.kind] if about.repeat else entry.kind  # type: ignore[name-defined]
+    flags = about.flags
+    if not flags and entry.kind is bool:
+        name = option_name(entry.name)
+        flags = (name,) if entry.default is False else (f"{name}/--no-{name[2:]}",)
     option = typer.Option(
-        *_flags(entry),
+        *flags,
         help=_ARGUMENT.sub(lambda match: option_name(match[1]), about.help),
         metavar=about.metavar,
         envvar=about.envvar,
@@ -458,10 +452,3 @@ def _parameter(entry: Described, only_given: bool, text: str | None = None) -> i
         default=inspect.Parameter.empty if entry.required and not only_given else shown,
         annotation=Annotated[kind | None if optional else kind, option],
     )
-
-
-def _flags(entry: Described) -> tuple[str, ...]:
-    if entry.about.flags or entry.kind is not bool:
-        return entry.about.flags
-    name = option_name(entry.name)
-    return (name,) if entry.default is False else (f"{name}/--no-{name[2:]}",)

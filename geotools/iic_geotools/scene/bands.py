@@ -242,6 +242,7 @@ class BandNames:
         return tuple(names[0] if len(set(names)) == 1 else None for names in zip(*self.readings, strict=True))
 
 
+@lru_cache(maxsize=256)
 def identify_bands(
     descriptions: Names,
     interpretations: tuple[str, ...],
@@ -255,17 +256,6 @@ def identify_bands(
         wavelengths: Central wavelengths of the bands in nm, as far as they are known.
         product: Texts that may name the product or sensor, such as the name of the file.
     """
-    return _identify(descriptions, interpretations, wavelengths, product, driver)
-
-
-@lru_cache(maxsize=256)
-def _identify(
-    descriptions: Names,
-    interpretations: tuple[str, ...],
-    wavelengths: tuple[float | None, ...],
-    product: str,
-    driver: str,
-) -> BandNames:
     texts = _without_numbering(descriptions)
     by_word = _without_stray_letters(texts)
     lengths = _wavelengths(texts, wavelengths)

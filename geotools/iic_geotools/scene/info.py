@@ -348,15 +348,15 @@ def mask_kinds(dataset: Any) -> tuple[MaskKind, ...]:
     An alpha band counts for all bands, also where GDAL does not see it as their mask.
     """
     alpha = "alpha" in colour_interpretations(dataset)
-    return tuple(_mask_kind(set(flags), alpha) for flags in dataset.mask_flag_enums)
-
-
-def _mask_kind(flags: set[MaskFlags], alpha: bool) -> MaskKind:
-    if not flags:
-        return "band"
-    if MaskFlags.per_dataset in flags and MaskFlags.alpha not in flags:
-        return "dataset"
-    return "alpha" if alpha else None
+    kinds: list[MaskKind] = []
+    for flags in dataset.mask_flag_enums:
+        if not flags:
+            kinds.append("band")
+        elif MaskFlags.per_dataset in flags and MaskFlags.alpha not in flags:
+            kinds.append("dataset")
+        else:
+            kinds.append("alpha" if alpha else None)
+    return tuple(kinds)
 
 
 def mask_sources(

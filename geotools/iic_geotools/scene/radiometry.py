@@ -98,14 +98,12 @@ def sample_values(read: Read, width: int, height: int, *, skip_empty: bool = Fal
         height: Height of the scene in pixels.
         skip_empty: Whether pixels that are 0 in every band are left out, even if they count as data.
     """
-    if skip_empty:
-        read = _without_empty(read)
     per_side = WINDOWS_PER_SIDE
     most_per_side = min(MOST_WINDOWS_PER_SIDE, -(-max(width, height) // WINDOW))
-    values = _sample(read, spread_windows(width, height, per_side))
+    values = _sample(read, spread_windows(width, height, per_side), skip_empty)
     while values.size < FEWEST_VALUES and per_side < most_per_side:
         per_side *= 2
-        values = _sample(read, spread_windows(width, height, per_side))
+        values = _sample(read, spread_windows(width, height, per_side), skip_empty)
     return values
 
 
@@ -121,21 +119,15 @@ def robust_ranges(values: NDArray[Any]) -> tuple[Pair, ...]:
     return tuple((low, high if low < high else low + 1.0) for low, high in ranges)
 
 
-def _without_empty(read: Read) -> Read:
-    def read_filled(rect: Rect) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
-        values, valid = read(rect)
-        filled = (values != 0).any(0)
-        return values, filled if valid is None else filled & valid
-
-    return read_filled
-
-
-def _sample(read: Read, windows: Iterable[Rect]) -> NDArray[Any]:
+def _sample(read: Read, windows: Iterable[Rect], skip_empty: bool) -> NDArray[Any]:
     """The values [bands, N] of valid pixels in windows; if they are many, every 2nd, 4th, 8th... pixel of all."""
     samples: list[NDArray[Any]] = []
     step = 1
     for rect in windows:
         values, valid = read(rect)
+        if skip_empty:
+            filled = (values != 0).any(0)
+            valid = filled if valid is None else filled & valid
         pixels = (values if valid is None else values[:, valid]).reshape(len(values), -1)
         samples.append(pixels[:, ::step].copy())
         while sum(sample.shape[1] for sample in samples) > MOST_PIXELS:

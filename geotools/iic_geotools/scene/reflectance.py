@@ -73,7 +73,7 @@ def choose_reflectance(
     """
     values = measure() if reflectance is None else np.empty((len(names), 0))
     known = known_reflectance(declared, dtype, names, values, reflectance)
-    return known or _estimate(names, values, robust_ranges(values))
+    return known or estimate_reflectance(names, values)
 
 
 def known_reflectance(
@@ -161,8 +161,12 @@ def _by_range(dtype: str, ranges: Sequence[Pair], names: Sequence[str]) -> Radio
     return Radiometry((scale,) * len(names), (0.0,) * len(names), "what they look like")
 
 
-def _estimate(names: Sequence[str], values: NDArray[Any], ranges: Sequence[Pair]) -> Radiometry:
-    """Find the gain and offset of each band that make the scene look most like the world."""
+def estimate_reflectance(names: Sequence[str], values: NDArray[Any]) -> Radiometry:
+    """Find the gain and offset of each band that make the scene look most like the world.
+
+    Args:
+        values: Values [bands, N] of pixels spread over the whole scene, without those that are 0 in every band.
+    """
     known = [canonical(name) for name in names]
     if not set(known) <= set(BANDS):
         missing = ", ".join(name for name, band in zip(names, known, strict=True) if band not in BANDS)
@@ -173,6 +177,7 @@ def _estimate(names: Sequence[str], values: NDArray[Any], ranges: Sequence[Pair]
     if values.size == 0:
         assume("Assuming reflectance x 10000: no pixel has data other than 0. Override with `reflectance`.")
         return Radiometry((1 / SCALED,) * len(names), (0.0,) * len(names), "an estimate")
+    ranges = robust_ranges(values)
     gains, offsets = fit_world(values, ranges, known)
     radiometry = Radiometry(tuple(gains), tuple(offsets), "an estimate")
     texts = (

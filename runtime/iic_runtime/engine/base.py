@@ -105,11 +105,14 @@ def check_outputs(card: Card, batch: tuple[int, ...], outputs: Mapping[str, NDAr
         outputs: What it returned: labels, and confidence if that was asked for.
     """
     shape = output_shape(card, batch)
-    problem = next(filter(None, (_wrong_output(*output, shape) for output in outputs.items())), None)
-    if problem is None:
-        largest = int(outputs["labels"].max(initial=0))
-        if largest >= len(card.classes):
-            problem = f"the label {largest}, and its card has {len(card.classes)} classes"
+    problem = None
+    for name, values in outputs.items():
+        if not isinstance(values, np.ndarray) or values.dtype != np.uint8:
+            problem = f"{name} of type {getattr(values, 'dtype', type(values).__name__)} instead of uint8"
+        elif values.shape != shape:
+            problem = f"{name} of shape {values.shape} instead of {shape}"
+    if problem is None and (largest := int(outputs["labels"].max(initial=0))) >= len(card.classes):
+        problem = f"the label {largest}, and its card has {len(card.classes)} classes"
     if problem:
         raise ModelError(
             f"The graph of the model {card.name} returned {problem}; check it with iic-model validate, and export it "
@@ -121,12 +124,6 @@ def output_shape(card: Card, batch: tuple[int, ...]) -> tuple[int, ...]:
     """Return the shape of labels and confidence of a batch [N, bands, H, W]."""
     count, _, height, width = batch
     return (count, height, width) if card.task == "segmentation" else (count,)
-
-
-def _wrong_output(name: str, values: Any, shape: tuple[int, ...]) -> str | None:
-    if not isinstance(values, np.ndarray) or values.dtype != np.uint8:
-        return f"{name} of type {getattr(values, 'dtype', type(values).__name__)} instead of uint8"
-    return f"{name} of shape {values.shape} instead of {shape}" if values.shape != shape else None
 
 
 def usable_devices() -> tuple[Device, ...]:

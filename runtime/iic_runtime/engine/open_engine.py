@@ -22,7 +22,8 @@ from iic_runtime.engine.base import (
 )
 from iic_runtime.engine.gpu import gpu_memory
 from iic_runtime.engine.onnx import OnnxEngine
-from iic_runtime.engine.openvino import OpenVinoEngine, open_openvino, prefers_openvino
+from iic_runtime.engine.openvino import PACKAGE, OpenVinoEngine, open_openvino
+from iic_runtime.engine.parity import recorded_parity
 from iic_runtime.engine.tensorrt import TensorRTEngine
 from iic_runtime.model.card import Card
 from iic_runtime.model.file import ModelFile
@@ -95,13 +96,17 @@ def open_engine(
     def open_on(device: Device) -> Engine:
         return open_spec(model, choose_spec(model.card, replace(settings, device=device)), outputs)
 
-    *candidates, last = _preferred_devices(model) if device == "auto" else (device,)
+    if device != "auto":
+        return open_on(device)
+    *candidates, cpu = usable_devices()
+    if find_spec(PACKAGE) is not None and (parity := recorded_parity(model, PACKAGE)) and parity.preferred:
+        candidates.append("openvino")
     for candidate in candidates:
         try:
             return open_on(candidate)
         except (DeviceError, MissingPackageError) as error:
             _LOG.warning("%s Using the CPU.", error)
-    return open_on(last)
+    return open_on(cpu)
 
 
 def open_spec(model: ModelFile, spec: EngineSpec, outputs: Sequence[str] = OUTPUTS) -> Engine:
@@ -124,14 +129,6 @@ def open_lanes(model: ModelFile, spec: EngineSpec) -> Engine:
     return open_spec(model, replace(spec, threads=spec.threads_per_lane))
 
 
-def _preferred_devices(model: ModelFile) -> tuple[Device, ...]:
-    """Return the devices that may be there for a model, the one to try first at the front, the CPU at the end."""
-    *others, cpu = usable_devices()
-    if find_spec("openvino") is None:
-        return (*others, cpu)
-    return (*others, "openvino", cpu) if prefers_openvino(model) else (*others, cpu)
-
-
 def choose_spec(card: Card, settings: EngineSettings) -> EngineSpec:
     """Choose tile, batch and lanes, as far as they are not given, so that the estimated memory stays below a limit.
 
@@ -148,7 +145,10 @@ def choose_spec(card: Card, settings: EngineSettings) -> EngineSpec:
     smallest = EngineSpec(device, tiles[-1], batch, threads, lanes=1 if on_cpu else GPU_LANES)
     # A scene may be smaller than a tile, but not than the smallest one that is worth running.
     check_machine(card, smallest, TILES[-1])
-    budget = _default_budget(on_cpu) if max_memory is None else max_memory
+    budget = max_memory
+    if budget is None:
+        most, present = DEFAULT_MEMORY if on_cpu else DEFAULT_GPU_MEMORY, memory_of_machine()
+        budget = most if present is None else min(most, present // 2)
     room = 0.0 if on_cpu else GPU_SHARE * (gpu_memory() or UNKNOWN_GPU)
     fitting = [
         spec
@@ -174,11 +174,6 @@ def choose_spec(card: Card, settings: EngineSettings) -> EngineSpec:
         f"A `max_memory` of {max_memory >> 20} MiB is too little: this model needs about {needed} MiB with the "
         f"smallest tiles and a `batch` of {batch}."
     )
-
-
-def _default_budget(on_cpu: bool) -> int:
-    most, present = DEFAULT_MEMORY if on_cpu else DEFAULT_GPU_MEMORY, memory_of_machine()
-    return most if present is None else min(most, present // 2)
 
 
 def _in_lanes(spec: EngineSpec) -> list[EngineSpec]:

@@ -19,16 +19,10 @@ from iic_geotools.errors import MissingPackageError, ModelError, last_line
 from iic_geotools.work import cores
 from iic_runtime.engine.base import OUTPUTS, EngineSpec, Images, LabelArray, as_batch, check_outputs, shape_of
 from iic_runtime.engine.onnx import OnnxEngine
-from iic_runtime.engine.parity import prove, recorded_parity
+from iic_runtime.engine.parity import prove
 from iic_runtime.model.file import ModelFile
 
 PACKAGE = "openvino"
-
-
-def prefers_openvino(model: ModelFile) -> bool:
-    """Return whether OpenVINO was shown on this machine to give equal labels faster, without importing it."""
-    parity = recorded_parity(model, PACKAGE)
-    return parity is not None and parity.preferred
 
 
 def open_openvino(model: ModelFile, spec: EngineSpec) -> "OpenVinoEngine":

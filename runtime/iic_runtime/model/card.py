@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
 
 from iic_geotools.classmap.classes import MAX_CLASSES, MAX_NAME, MapClass
-from iic_geotools.errors import IICError, ModelError, UsageError
+from iic_geotools.errors import IICError, ModelError
 from iic_geotools.scene.bands import OptionalBand
 
 CARD_KEY = "iic_card"
@@ -134,9 +134,6 @@ class Card:
             object.__setattr__(self, "offset", (0.0,) * count)
         if not self.scale:
             object.__setattr__(self, "scale", (1 / 255 if self.dtype == "uint8" else 1.0,) * count)
-        self._check()
-
-    def _check(self) -> None:
         self._check_texts()
         _require(len(self.bands) <= MAX_BANDS, "bands", f"at most {MAX_BANDS}")
         _require(len(self.bands) > 0 and len(set(self.bands)) == len(self.bands), "bands", "distinct names")
@@ -290,20 +287,6 @@ class Card:
             raise ModelError(
                 f"its card is incomplete or has unknown fields ({error}); export it again"
             ) from error
-
-
-def check_reflectance_applies(
-    card: Card, rescale: str | None, reflectance: tuple[float, float] | None
-) -> None:
-    """Refuse `reflectance` where it has no meaning."""
-    if reflectance is None:
-        return
-    if card.values != "reflectance":
-        raise UsageError(
-            f"`reflectance` is for models that take reflectance, and {card.name} does not; use `rescale`."
-        )
-    if rescale is not None:
-        raise UsageError("`reflectance` and `rescale` both say what the values mean; give one of them.")
 
 
 def _convert(content: dict[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import numpy as np
 from affine import Affine
 from numpy.typing import NDArray
 
-from iic_geotools.errors import ModelError, SceneError, assume, collect_notes, remember
+from iic_geotools.errors import ModelError, SceneError, UsageError, assume, collect_notes, remember
 from iic_geotools.geobox import GeoBox
 from iic_geotools.scene.bands import (
     COLOURS,
@@ -24,9 +24,9 @@ from iic_geotools.scene.bands import (
 from iic_geotools.scene.info import SceneInfo
 from iic_geotools.scene.likelihood import judge_order
 from iic_geotools.scene.radiometry import Pair, Radiometry, Rescale, parse_rescale, robust_ranges
-from iic_geotools.scene.reflectance import choose_reflectance, known_reflectance
+from iic_geotools.scene.reflectance import estimate_reflectance, known_reflectance
 from iic_geotools.scene.scene import SceneSource, assume_nodata, value_sample
-from iic_runtime.model.card import Card, check_reflectance_applies
+from iic_runtime.model.card import Card
 from iic_runtime.model.select import describe_misfit, ground_resolution, matching_size
 
 # Values that mean the same in both types, so that there is nothing to rescale.
@@ -80,7 +80,13 @@ def choose_rescale(
         UsageError: `rescale` is none of these, or `reflectance` does not suit the model or `rescale`.
         ModelError: The values must be rescaled, and `rescale` does not say how.
     """
-    check_reflectance_applies(card, rescale, reflectance)
+    if reflectance is not None:
+        if card.values != "reflectance":
+            raise UsageError(
+                f"`reflectance` is for models that take reflectance, and {card.name} does not; use `rescale`."
+            )
+        if rescale is not None:
+            raise UsageError("`reflectance` and `rescale` both say what the values mean; give one of them.")
     if card.values == "reflectance" and rescale is None:
         return _to_reflectance(card, image, reflectance)
     targets = card.range_of(image.names)
@@ -103,21 +109,12 @@ def choose_rescale(
 
 def _to_reflectance(card: Card, image: Input, reflectance: Pair | None) -> Rescale | None:
     """Bring values to reflectance, or into the range that says to the model that it is not known."""
-    values: NDArray[Any] | None = None
-
-    def measure() -> NDArray[Any]:
-        nonlocal values
-        values = image.measure(True) if values is None else values
-        return values
-
-    if card.stretch is None:
-        radiometry = choose_reflectance(image.declared, image.dtype, image.names, measure, reflectance)
-    else:
-        sample = measure() if reflectance is None else np.empty((len(image.names), 0))
-        known = known_reflectance(image.declared, image.dtype, image.names, sample, reflectance)
-        if known is None:
-            return _stretch(card.stretch, image, sample)
-        radiometry = known
+    values = image.measure(True) if reflectance is None else np.empty((len(image.names), 0))
+    radiometry = known_reflectance(image.declared, image.dtype, image.names, values, reflectance)
+    if radiometry is None:
+        if card.stretch is not None:
+            return _stretch(card.stretch, image, values)
+        radiometry = estimate_reflectance(image.names, values)
     function = radiometry.rescale(card.range_of(image.names))
     return None if image.dtype == card.dtype and function.changes_nothing else function
 
@@ -192,43 +189,28 @@ def choose_reading(
         IICError: The scene does not suit the model, or an argument does not suit them.
     """
     with collect_notes() as notes:
-        source = _choose_reading(info, card, bands, nodata, rescale, reflectance, match_gsd)
+        if nodata is None:
+            nodata = assume_nodata(info)
+        chosen = choose_bands(info, card, bands, lambda: _sample_all(info, nodata))
+        bidx = tuple(chosen.values())
+        source = SceneSource(
+            path=info.path,
+            bidx=bidx,
+            dtype=card.dtype,
+            nodata=info.nodata_of(bidx) if nodata is None else nodata,
+            masked=info.has_mask(bidx) and (nodata is None or info.mask_given),
+            fill=card.fill_for(chosen),
+            name=info.name,
+            optional=card.optional_bands(chosen),
+        )
+        values = describe_input(
+            info, chosen, lambda skip_empty: value_sample(source, info, skip_empty=skip_empty)
+        )
+        function = choose_rescale(card, values, rescale, reflectance)
+        grid = _choose_grid(info, card, match_gsd)
     # Maps keep the notes, and the address of a scene may hold a token.
-    return replace(source, notes=tuple(note.replace(info.title, "the scene") for note in notes))
-
-
-def _choose_reading(
-    info: SceneInfo,
-    card: Card,
-    bands: Sequence[str | int] | None,
-    nodata: float | None,
-    rescale: str | None,
-    reflectance: Pair | None,
-    match_gsd: bool | None,
-) -> SceneSource:
-    if nodata is None:
-        nodata = assume_nodata(info)
-    chosen = choose_bands(info, card, bands, lambda: _sample_all(info, nodata))
-    bidx = tuple(chosen.values())
-    source = SceneSource(
-        path=info.path,
-        bidx=bidx,
-        dtype=card.dtype,
-        nodata=info.nodata_of(bidx) if nodata is None else nodata,
-        masked=info.has_mask(bidx) and (nodata is None or info.mask_given),
-        fill=card.fill_for(chosen),
-        name=info.name,
-        optional=card.optional_bands(chosen),
-    )
-
-    def measure(skip_empty: bool) -> NDArray[Any]:
-        return value_sample(source, info, skip_empty=skip_empty)
-
-    return replace(
-        source,
-        rescale=choose_rescale(card, describe_input(info, chosen, measure), rescale, reflectance),
-        grid=_choose_grid(info, card, match_gsd),
-    )
+    kept = tuple(note.replace(info.title, "the scene") for note in notes)
+    return replace(source, rescale=function, grid=grid, notes=kept)
 
 
 def _sample_all(info: SceneInfo, nodata: float | None) -> NDArray[Any]:
@@ -254,6 +236,26 @@ def describe_input(
     bidx = tuple(chosen.values())
     declared = None if info.radiometry is None else info.radiometry.of_bands(bidx)
     return Input(tuple(chosen), info.dtype_of(bidx), measure, declared, info.title)
+
+
+def known_spectra(
+    card: Card, reading: SceneSource, values: NDArray[np.generic]
+) -> tuple[list[str], NDArray[np.float64]]:
+    """Return common names of the bands that the scene has, and their values [N, bands] as parts of the model's range.
+
+    These are reflectances, if the model takes such. There are no bands if the scene is stretched: its values have no
+    unit then.
+
+    Args:
+        values: Values [bands, N] as the model takes them, one row per band of the model.
+    """
+    positions = reading.positions
+    own = [card.bands[position] for position in positions]
+    targets = card.range_of(own)
+    if card.values == "reflectance" and reading.rescale is not None and reading.rescale.targets != targets:
+        return [], np.empty((values.shape[1], 0))
+    low, high = np.array(targets, np.float64).T
+    return [canonical(name) for name in own], (values[list(positions)].T - low) / (high - low)
 
 
 def choose_bands(

@@ -6,10 +6,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iic_geotools.errors import UsageError
-from iic_geotools.scene.bands import COLOURS, canonical
+from iic_geotools.scene.bands import COLOURS
 from iic_geotools.scene.likelihood import NOVEL, Likelihood
 from iic_geotools.scene.scene import SceneSource
 from iic_runtime.model.card import Card
+from iic_runtime.raster.model_input import known_spectra
 
 Floats = NDArray[np.float64]
 PIXELS = 1 << 14
@@ -17,24 +18,6 @@ PIXELS = 1 << 14
 GAIN_PIXELS = 2000
 """Number of pixels by which it is judged whether reflectance is read too dark or too bright."""
 _likelihood = cache(Likelihood)
-
-
-def known_spectra(card: Card, reading: SceneSource, values: NDArray[np.generic]) -> tuple[list[str], Floats]:
-    """Return common names of the bands that the scene has, and their values [N, bands] as parts of the model's range.
-
-    These are reflectances, if the model takes such. There are no bands if the scene is stretched: its values have no
-    unit then.
-
-    Args:
-        values: Values [bands, N] as the model takes them, one row per band of the model.
-    """
-    positions = reading.positions
-    own = [card.bands[position] for position in positions]
-    targets = card.range_of(own)
-    if card.values == "reflectance" and reading.rescale is not None and reading.rescale.targets != targets:
-        return [], np.empty((values.shape[1], 0))
-    low, high = np.array(targets, np.float64).T
-    return [canonical(name) for name in own], (values[list(positions)].T - low) / (high - low)
 
 
 def _compared(card: Card, reading: SceneSource) -> tuple[str, ...]:

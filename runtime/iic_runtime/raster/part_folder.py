@@ -124,7 +124,7 @@ class PartFolder:
         self,
         manifest: Mapping[str, Any],
         resume: bool,
-        check_outputs: Callable[[], None],
+        check_outputs: Callable[[], None] | None = None,
         resumable: bool = True,
     ) -> Iterator[int]:
         """Hold the folder for this run, and yield the number of part files from an earlier run of the same plan.
@@ -135,8 +135,8 @@ class PartFolder:
         Args:
             manifest: What parts must have been made from.
             resume: Whether to keep the parts of an earlier run of the same plan.
-            check_outputs: Refuses to replace outputs. Called before anything is removed, unless an earlier run of the
-                same plan has begun to put its own outputs in place.
+            check_outputs: Refuses to replace outputs; None if they may be. Called before anything is removed, unless
+                an earlier run of the same plan has begun to put its own outputs in place.
             resumable: Whether the manifest identifies this work; if not, no parts are used or kept.
         """
         self._refuse_foreign()
@@ -144,8 +144,13 @@ class PartFolder:
         with self._lock():
             file = self.path / MANIFEST
             resumes = resume and resumable and file.exists() and file.read_text() == text
-            if not (resumes and self.has_begun_placement):
-                self._check_first(check_outputs)
+            if check_outputs is not None and not (resumes and self.has_begun_placement):
+                try:
+                    check_outputs()
+                except OutputError:
+                    if not self._count() or not file.exists():
+                        self.remove()  # nothing is done, or a run was killed while it removed the folder
+                    raise
             try:
                 if not resumes:
                     self._clear(text)
@@ -168,14 +173,6 @@ class PartFolder:
                     )
                 else:
                     self.remove()
-
-    def _check_first(self, check_outputs: Callable[[], None]) -> None:
-        try:
-            check_outputs()
-        except OutputError:
-            if not self._count() or not (self.path / MANIFEST).exists():
-                self.remove()  # nothing is done, or a run was killed while it removed the folder
-            raise
 
     def _refuse_foreign(self) -> None:
         """Refuse to clear a folder that no run has made: the folder of a run has a lock until it is empty."""

@@ -6,7 +6,7 @@ The thresholds were chosen on sources that the bundled models learn from (`bench
 import math
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +16,8 @@ from rasterio.enums import Resampling
 
 from iic_geotools.classmap.classes import NODATA, usual_colour
 from iic_geotools.errors import DoubtWarning
-from iic_runtime.raster.novelty import foreign_share, known_spectra, wrong_gain
+from iic_runtime.raster.model_input import known_spectra
+from iic_runtime.raster.novelty import foreign_share, wrong_gain
 from iic_runtime.raster.plan import Plan
 from iic_runtime.raster.stages import LabelSample, label_sample
 from iic_runtime.segmenter import Segmenter
@@ -109,14 +110,15 @@ def measure_map(plan: Plan, segmenter: Segmenter, sample: LabelSample | None = N
     sample = sample or label_sample(plan, segmenter)
     if not sample.labels.size:
         return Figures(dominant, share, None, None, None)
+    figures = Figures(dominant, share, None, None, float(sample.confidence.mean()) / 255)
     names, spectra = known_spectra(plan.card, plan.reading, sample.values)
-    return Figures(
-        dominant,
-        share,
-        _green_water(plan, names, spectra, sample.labels),
-        foreign_share(plan.card, plan.reading, sample.values),
-        float(sample.confidence.mean()) / 255,
-        wrong_gain(plan.card, plan.reading, sample.values),
+    if not names:
+        return figures
+    return replace(
+        figures,
+        green_water=_green_water(plan, names, spectra, sample.labels),
+        novelty=foreign_share(plan.card, plan.reading, sample.values),
+        gain=wrong_gain(plan.card, plan.reading, sample.values),
     )
 
 

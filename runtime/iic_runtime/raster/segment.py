@@ -5,7 +5,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from html import escape
@@ -157,7 +157,12 @@ def segment_raster(arguments: SegmentArguments) -> Summary:
     with (
         nullcontext() if alone else connect_cluster(arguments) as cluster,
         rasterio.Env(**gdal_options(plan)),
-        _claim(plan, folder, arguments) as reused,
+        folder.claim(
+            parts_manifest(plan),
+            arguments.resume,
+            None if arguments.overwrite else plan.outputs.check_absent,
+            resumable=plan.sources is not None,
+        ) as reused,
     ):
         parts = plan.parts()
         # On a GPU confidence would be computed for nothing else.
@@ -185,34 +190,20 @@ def _plan(arguments: SegmentArguments) -> tuple[Segmenter, Plan]:
     named = [scene, arguments.aoi, outputs.zones]
     outputs.check_names([str(file) for file in named if file is not None and not is_text(str(file))])
     if not (arguments.overwrite or arguments.keep or outputs.parts.exists()):
-        outputs.check_absent()  # where an earlier run may be resumed, `_claim` finds out whether they are its own
+        outputs.check_absent()  # where an earlier run may be resumed, `claim` finds out whether they are its own
     pool = arguments.model
     if not isinstance(pool, SegmenterPool):
         pool = SegmenterPool(pool, arguments.part(EngineSettings))
-    info = _describe(arguments)
+    info = arguments.scene
+    if not isinstance(info, SceneInfo):
+        info = find_scene(info, arguments.asset, arguments.mask)
+    elif arguments.asset is not None:
+        raise UsageError("`asset` is for STAC items, and this scene is described already.")
+    elif arguments.mask is not None:
+        info = apply_mask(info, ValueMask.of(arguments.mask))
     segmenter = pool.for_scene(info)
     with rasterio.Env(**network_options(info.path)):
         return segmenter, make_plan(info, segmenter, outputs, arguments)
-
-
-def _describe(arguments: SegmentArguments) -> SceneInfo:
-    scene, asset, mask = arguments.scene, arguments.asset, arguments.mask
-    if not isinstance(scene, SceneInfo):
-        return find_scene(scene, asset, mask)
-    if asset is not None:
-        raise UsageError("`asset` is for STAC items, and this scene is described already.")
-    return scene if mask is None else apply_mask(scene, ValueMask.of(mask))
-
-
-def _claim(plan: Plan, folder: PartFolder, settings: SegmentSettings) -> AbstractContextManager[int]:
-    """Hold the folder of parts for this run; refuse to replace outputs unless the user says so."""
-
-    def check_outputs() -> None:
-        if not settings.overwrite:
-            plan.outputs.check_absent()
-
-    resumable = plan.sources is not None
-    return folder.claim(parts_manifest(plan), settings.resume, check_outputs, resumable=resumable)
 
 
 def _announce(plan: Plan) -> None:

@@ -16,7 +16,6 @@ from support.tiny_onnx import make_model
 from iic_geotools.errors import DeviceError, MissingPackageError
 from iic_geotools.tiling import TileGrid
 from iic_runtime import Segmenter, segment_raster
-from iic_runtime.engine import openvino as openvino_engine
 from iic_runtime.engine.base import OUTPUTS, EngineSpec, LabelArray
 from iic_runtime.engine.open_engine import open_engine
 from iic_runtime.engine.parity import EngineParity, measure_parity, recorded_parity, trial_image
@@ -128,7 +127,7 @@ def test_auto_takes_openvino_only_if_it_was_shown_to_be_equal_and_faster(
 ) -> None:
     assert open_engine(file, EngineSettings(threads=1)).spec.device == "cpu"
     monkeypatch.setattr(
-        openvino_engine, "recorded_parity", lambda model, package: replace(EQUAL, speed=speed)
+        "iic_runtime.engine.open_engine.recorded_parity", lambda model, package: replace(EQUAL, speed=speed)
     )
     assert open_engine(file, EngineSettings(threads=1)).spec.device == device
 
