@@ -1,4 +1,4 @@
-"""Your own scene without a label: `iic-train rasters SCENE --classes K` beside k-means, over scenes of many kinds.
+"""Your own scene without a label: `iic-train rasters SCENE --classes K` next to k-means, over scenes of many kinds.
 
     python benchmarks/own_scene.py DATA [--scenes zone1 raleigh ...] [--seeds 0 1 2] [--cache FILE] [--features]
 
@@ -73,7 +73,7 @@ SCENES = (
 
 
 def score(scene: LabelledScene, data: Path, times: int, seed: int, features: bool) -> dict[str, Any]:
-    """Train on one scene with the defaults, and k-means beside it; K is `times` the number of classes that occur."""
+    """Train on one scene with the defaults, and k-means next to it; K is `times` the number of classes that occur."""
     scenes, labels = (sorted(map(str, data.glob(pattern))) for pattern in (scene.scenes, scene.labels))
     if not scenes or len(scenes) != len(labels):
         raise SystemExit(f"{data} has {len(scenes)} scenes and {len(labels)} label rasters of {scene.name}.")

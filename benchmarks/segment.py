@@ -362,7 +362,7 @@ def memory(folder: Path, sides: tuple[int, ...]) -> None:
 
 
 def sparse(folder: Path) -> None:
-    """A mosaic of 100 Gpx of which 0.1 % is data, beside the same data without the emptiness."""
+    """A mosaic of 100 Gpx of which 0.1 % is data, next to the same data without the empty part."""
     side, piece = 316_228, 1024
     tile = make_scene(folder / "piece.tif", piece)
     with rasterio.open(tile, "r+") as dataset:
@@ -382,7 +382,7 @@ def sparse(folder: Path) -> None:
 
 
 def start(folder: Path, repeats: int) -> None:
-    """Processor time of a command's help, and of mapping each small example scene, beside importing libraries alone."""
+    """Processor time of help, of mapping each small example scene, and of importing the libraries alone."""
     examples = Path(__file__).parent.parent / "examples"
     code = "from iic_runtime.cli.segment_raster import main; main()"
     libraries = "importing rasterio and ONNX Runtime"

@@ -141,7 +141,7 @@ def export(arguments: ExportArguments) -> Exported:
 
 
 def check_arguments(arguments: ExportArguments) -> None:
-    """Refuse before any work what could not be written or proven after it.
+    """Check before any work that the outputs can be written and proven.
 
     Raises:
         IICError: An argument is wrong, an output exists, or a package is missing.
@@ -280,7 +280,7 @@ def check_precision(precision: Precision, min_agreement: float | None) -> None:
 
 
 def draft_card(head: TrainedHead, settings: CardSettings, named: NamedClusters | None = None) -> Card:
-    """Draft the card of a head: all but what only the finished graph can state.
+    """Draft the card of a head, without the figures of the finished graph.
 
     Args:
         settings: What the model says about itself; by default what the run says.
@@ -351,7 +351,7 @@ def _labels_seen(head: TrainedHead, named: NamedClusters | None) -> str:
 
 
 def _held_out_accuracy(head: TrainedHead) -> dict[str, dict[str, float]]:
-    """What the run measured on places that it left out in turn; nothing if it measured nothing."""
+    """Figures of the run on places left out in turn; empty if it measured none."""
     figures = head.run.held_out()
     if figures is None:
         return {}

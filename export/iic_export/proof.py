@@ -1,4 +1,4 @@
-"""The proof that a model file says what the trained network says, in any tiling."""
+"""The proof that a model file gives the labels of the trained network, in any tiling."""
 
 import copy
 import logging
@@ -143,7 +143,7 @@ class Parity:
         }
 
     def check(self, precision: Precision, min_agreement: float | None = None) -> None:
-        """Refuse a model that does not say what the trained network says."""
+        """Refuse a model whose labels differ from the trained network's."""
         floor = MIN_AGREEMENT[precision] if min_agreement is None else min_agreement
         if self.agreement < floor:
             raise ModelError(

@@ -312,7 +312,7 @@ RESTRICTIONS: dict[str, _Restriction] = {
     "Constant": _constant_value,
     **dict.fromkeys(("Squeeze", "Unsqueeze", *(n for n in TYPES if n.startswith("Reduce"))), _constant_axes),
 }
-"""What the table says besides the types, for each operator that it restricts."""
+"""Restrictions of the table other than types, by operator."""
 
 
 def _attributes(node: onnx.NodeProto) -> dict[str, Any]:

@@ -35,18 +35,18 @@ def redact(text: str) -> str:
 
 
 class IICError(Exception):
-    """Root of every error that this project raises on purpose. Its message hides secrets in addresses."""
+    """Root of all errors that this project raises deliberately. Messages hide secrets in addresses."""
 
     def __str__(self) -> str:
         return redact(super().__str__())
 
 
 class UsageError(IICError, ValueError):
-    """An argument that cannot be right whatever the files hold; commands exit with code 2."""
+    """An invalid argument, whatever the files contain; commands exit with code 2."""
 
 
 class SceneError(IICError, OSError):
-    """A raster or vector file that cannot be read, or not in the way that was asked for."""
+    """A raster or vector file that cannot be read as requested."""
 
 
 class NetworkError(SceneError):
@@ -103,14 +103,14 @@ class UnexpectedError(IICError, RuntimeError):
 
 
 class AssumptionWarning(UserWarning):
-    """Something that a file does not state and that was assumed; commands print it as a message."""
+    """An assumption about something that a file does not state; commands print it as a message."""
 
     def __str__(self) -> str:
         return redact(super().__str__())
 
 
 class DoubtWarning(AssumptionWarning):
-    """A map that was made and does not look right."""
+    """A finished map that does not look right."""
 
 
 def last_line(error: Exception) -> str:
@@ -120,13 +120,13 @@ def last_line(error: Exception) -> str:
 
 
 def assume(text: str) -> None:
-    """Warn of something that a file does not state and that may be wrong, in one or two sentences."""
+    """Warn of an assumption that may be wrong, in one or two sentences."""
     remember(text)
     warnings.warn(text, AssumptionWarning, stacklevel=3)
 
 
 def remember(text: str) -> None:
-    """Keep what was understood about a scene, for whoever collects it."""
+    """Record what was understood about a scene, for `collect_notes`."""
     notes = _notes.get()
     if notes is not None and text not in notes:
         notes.append(text)

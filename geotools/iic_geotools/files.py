@@ -58,7 +58,7 @@ def is_utf8(name: str) -> bool:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Raise what keeps a file from being written as a sentence about the file. Errors of reading rasters stay."""
+    """Raise errors of writing as one sentence about the file; errors of reading rasters pass unchanged."""
     try:
         yield
     except (OSError, RuntimeError) as error:  # a full disk is a RuntimeError of pyogrio and of torch

@@ -79,7 +79,7 @@ def is_text(path: str) -> bool:
 
 
 def name_without_sidecars(path: str) -> str:
-    """GDAL's name of a raster whose address stands for one file: GDAL would ask a web server for some 30 others."""
+    """GDAL's name of a raster at an address, without the requests for some 30 sidecars that GDAL would make."""
     name = vsi_name(path)
     return f"{_ALONE}{quote(name.removeprefix(_WEB), safe='')}" if name.startswith(_WEB) else name
 
@@ -119,7 +119,7 @@ def allows_network(path: str) -> bool:
 
 
 def network_options(path: str) -> dict[str, str]:
-    """GDAL's options for reading a raster: no network for local files, and an end to waiting for servers.
+    """GDAL's options for reading a raster: no network for local files, and time-outs for servers.
 
     Time-outs that the user has set, in the environment or with rasterio, are left as they are.
     """

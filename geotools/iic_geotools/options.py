@@ -23,7 +23,7 @@ class OutputSettings(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class WorkSettings(OutputSettings):
-    """How outputs are written, and who hears how far the work is."""
+    """How outputs are written, and where progress is reported."""
 
     progress: OnProgress = setting(silent, "Called with reports of progress.", option=False)
 

@@ -1,4 +1,4 @@
-"""Optional and heavy packages, imported when something of them is first used.
+"""Optional and heavy packages, imported on first use.
 
 pyogrio and shapely, with which vector files are read and written, take 100 MB, a second GDAL among them. Modules that
 are needed without them import them from here:
@@ -36,7 +36,7 @@ def require_vector(what: str) -> None:
 
 @dataclass(frozen=True)
 class _LatePackage:
-    """A package that is imported when something of it is first used.
+    """A package that is imported on first use.
 
     Attributes:
         _name: The package or a module of it.

@@ -59,7 +59,7 @@ _LONGEST = 2.0**63 - 1025
 
 @dataclass(frozen=True)
 class Setting:
-    """What a field says about itself.
+    """Help, form and limits of a setting.
 
     Attributes:
         help: What it does, in a sentence or two. Other settings are named in backticks.

@@ -1,4 +1,4 @@
-"""Work: how far it has come, as a value that functions report and commands display, and how threads share it."""
+"""Work: progress as values that functions report and commands display, and threads that share it."""
 
 import os
 from collections import deque

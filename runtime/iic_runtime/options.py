@@ -49,7 +49,7 @@ BENCHMARK_SECONDS = 2.0
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceSettings(Settings, group="Running"):
-    """What computes."""
+    """The device that computes."""
 
     device: Device = setting("auto", "The device to compute on; openvino runs on the CPU.", first=True)
     threads: int | None = setting(None, "Number of threads of the engine. By default all cores.")

@@ -1,12 +1,11 @@
 """Scenes of different stretches train one network, and its maps of them are equal."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import rasterio
-from numpy.typing import NDArray
+from support.maps import read_band
 from support.runs import TrainedScene
 
 from iic_export import export
@@ -54,11 +53,6 @@ def run(trained: TrainedScene, tmp_path_factory: pytest.TempPathFactory) -> Run:
     )
 
 
-def read_map(path: Path) -> NDArray[Any]:
-    with rasterio.open(path) as dataset:
-        return np.asarray(dataset.read(1))
-
-
 def test_maps_of_two_stretches_are_equal(run: Run, tmp_path: Path) -> None:
     assert run.config.data.rescale == "auto"
     assert (run.config.network.offset, run.config.network.scale) == ((0.0,) * 4, (1 / 255,) * 4)
@@ -68,7 +62,7 @@ def test_maps_of_two_stretches_are_equal(run: Run, tmp_path: Path) -> None:
     assert exported.card.dtype == "uint8"
     for name, scene in zip("ab", run.config.data.scenes, strict=True):
         segment_raster(scene, tmp_path / f"{name}.tif", exported.path, device="cpu")
-    first, second = read_map(tmp_path / "a.tif"), read_map(tmp_path / "b.tif")
+    first, second = read_band(tmp_path / "a.tif"), read_band(tmp_path / "b.tif")
     assert len(np.unique(first)) > 1
     assert np.array_equal(first, second)
     with pytest.raises(ValueError, match="uint16, but the model was made for uint8"):

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-import rasterio
+from support.maps import read_band
 from support.scenes import landscape
 
 from iic_geotools.errors import ModelError
@@ -21,11 +21,6 @@ DEVICES = ["cpu", "openvino"]
 def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """What OpenVINO is found to do here must not decide which engine other tests get."""
     monkeypatch.setenv("IIC_CACHE", str(tmp_path / "cache"))
-
-
-def read(path: Path) -> Any:
-    with rasterio.open(path) as dataset:
-        return dataset.read(1)
 
 
 def open_lanes(model: Path, threads: int, device: Any = "cpu", batch: int = 1) -> Segmenter:
@@ -56,7 +51,7 @@ def test_the_map_is_the_same(
         out, sure = tmp_path / f"{threads}.tif", tmp_path / f"{threads}-sure.tif"
         summary = segment_raster(scene, out, segmenter, confidence=sure)
         assert (summary.tiles_run, summary.tiles_without_data) == (50, 6)
-        layers.append((read(out), read(sure)))
+        layers.append((read_band(out), read_band(sure)))
     assert np.array_equal(layers[0][0], layers[1][0])
     assert np.array_equal(layers[0][1], layers[1][1])
 

@@ -15,10 +15,9 @@ from typing import cast
 import numpy as np
 import pyogrio
 import pytest
-import rasterio
 import shapely
 from PIL import Image
-from support.maps import TRANSFORM, named, random_labels, write_map, write_shapes
+from support.maps import TRANSFORM, named, random_labels, read_band, write_map, write_shapes
 from support.qgis_plugin import PLUGIN, load, write_commands
 from support.scenes import landscape, write_points
 from support.tiny_onnx import make_model
@@ -29,11 +28,6 @@ from iic_runtime import segment_raster
 
 MakeScene = Callable[..., Path]
 SYSTEM_PYTHON = "/usr/bin/python3"
-
-
-def read(path: Path) -> np.ndarray:
-    with rasterio.open(path) as dataset:
-        return dataset.read(1)
 
 
 @pytest.fixture
@@ -178,8 +172,8 @@ def test_segment_raster_in_qgis(
     assert "100 - done." in done.stdout
     assert "leaks" not in done.stdout + done.stderr
     segment_raster(scene, tmp_path / "own.tif", model, bands=["2", "3", "4", "1"], min_confidence=0.4)
-    labels = read(files["OUTPUT"])
-    assert np.array_equal(labels, read(tmp_path / "own.tif"))
+    labels = read_band(files["OUTPUT"])
+    assert np.array_equal(labels, read_band(tmp_path / "own.tif"))
     assert files["CONFIDENCE"].exists()
 
     # QGIS opens them as they are: the legends are the model's, and what is drawn has their colours.
@@ -211,7 +205,7 @@ def test_clicks_become_a_map_in_qgis(qgis: Qgis, make_scene: MakeScene, tmp_path
     done = qgis("qgis_process.bin", "run", "iic:nameclusters", "--", *given)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "2 classes by 6 labelled pixels" in done.stdout + done.stderr
-    labels = read(land)
+    labels = read_band(land)
     assert (labels[:, :116] == 1).mean() > 0.75
     assert (labels[:, 124:] == 0).mean() > 0.75
     again = tmp_path / "again.gpkg"
@@ -270,8 +264,8 @@ def test_a_map_is_cleaned_and_compared_in_qgis(
     log = run_algorithm("cleanmap", "INPUT=raw.tif", "MAJORITY=0", "SIEVE=1.5", "OUTPUT=clean.tif")
     assert "100 - done." in log
     clean_map(tmp_path / "raw.tif", tmp_path / "own.tif", sieve=1.5)
-    assert np.array_equal(read(tmp_path / "clean.tif"), read(tmp_path / "own.tif"))
-    assert read(tmp_path / "clean.tif")[40, 50] != labels[40, 50]
+    assert np.array_equal(read_band(tmp_path / "clean.tif"), read_band(tmp_path / "own.tif"))
+    assert read_band(tmp_path / "clean.tif")[40, 50] != labels[40, 50]
 
     later = write_map(tmp_path / "later.tif", np.roll(labels, 30, axis=1), classes=CLASSES)
     given = ("BEFORE=clean.tif", "AFTER=later.tif", "OUTPUT=change.tif", "TABLE=change.csv")
@@ -279,7 +273,7 @@ def test_a_map_is_cleaned_and_compared_in_qgis(
     change = change_map(
         tmp_path / "clean.tif", later, tmp_path / "own change.tif", tables=[tmp_path / "own.csv"]
     )
-    assert np.array_equal(read(tmp_path / "change.tif"), read(tmp_path / "own change.tif"))
+    assert np.array_equal(read_band(tmp_path / "change.tif"), read_band(tmp_path / "own change.tif"))
     assert (tmp_path / "change.csv").read_text() == (tmp_path / "own.csv").read_text()
     shown = legends(qgis, tmp_path / "change.png", tmp_path / "change.tif", tmp_path / "clean.tif")
     assert shown == [{entry.name: entry.colour.lower() for entry in change.classes}, LEGEND]
@@ -335,7 +329,7 @@ def test_a_map_is_assessed_and_measured_in_qgis(
     assert "exists, perhaps with labels" in again.stdout + again.stderr
 
     # A layer with a filter is saved first, and still knows that it was drawn by class.
-    seen = label_sample(tmp_path / "sample.gpkg", tmp_path / "seen.gpkg", read(tmp_path / "map.tif"))
+    seen = label_sample(tmp_path / "sample.gpkg", tmp_path / "seen.gpkg", read_band(tmp_path / "map.tif"))
     samples = "SAMPLES=seen.gpkg|subset=number < 100"
     given = ("INPUT=map.tif", samples, "FIELD=kind", "DESIGN=simple", "OUTPUT=report.html", "CSV=report.csv")
     log = run_algorithm("assessmap", *given)

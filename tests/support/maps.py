@@ -33,6 +33,12 @@ def random_labels(height: int, width: int, classes: int, seed: int = 0, patch: i
     return values.repeat(patch, 0).repeat(patch, 1)[:height, :width]
 
 
+def read_band(path: Path) -> np.ndarray:
+    """The values of the first band of a raster."""
+    with rasterio.open(path) as dataset:
+        return np.asarray(dataset.read(1))
+
+
 def write_map(
     path: Path,
     labels: np.ndarray,

@@ -74,7 +74,7 @@ class Features:
 
 
 def trunk_features(network: Network, config: TrainConfig) -> Features:
-    """Return what the heads of a network see, in eval mode."""
+    """Return the features that the heads of a network take, in eval mode."""
     network.eval()
     cell = network.cell if config.dense else 1
     return Features(lambda images: network.features(plain_views(network.scale(images), config)), cell)

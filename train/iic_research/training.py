@@ -42,7 +42,7 @@ class Task(Protocol):
     """What a trunk is trained for."""
 
     def start_epoch(self, epoch: int) -> Iterable[nn.Parameter]:
-        """Prepare an epoch, and return the parameters beside the trunk that it trains."""
+        """Prepare an epoch, and return the parameters that it trains in addition to the trunk."""
         ...
 
     def loss(self, batch: Batch, pairs: Pairs, draw: Draw) -> Tensor:

@@ -94,7 +94,7 @@ class DataConfig(Settings, group="Reading"):
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkSettings(Settings, group="Network"):
-    """What is changed about the network of a config."""
+    """Changes to the network of a config."""
 
     network: str = setting("", "Name of a network of the same kind.", metavar="NAME", first=True)
     clusters_a: int = setting(0, "Number of clusters of the overclustering head; 0 leaves it out.")
@@ -103,14 +103,14 @@ class NetworkSettings(Settings, group="Network"):
 
 @dataclass(frozen=True, kw_only=True)
 class HeadSettings(NetworkSettings, group="Network"):
-    """The same, with the number of clusters."""
+    """Changes to the network of a config, the number of clusters included."""
 
     clusters: int = setting(2, "Number of clusters of the main head.")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Augmentation(Settings, group="Augmentation"):
-    """How differently the two views of a scene show the same ground."""
+    """Strength of the augmentation between the two views of a scene."""
 
     colour_jitter: float = setting(1.0, "Strength of the photometric augmentation.", least=0)
     vegetation_jitter: float = setting(1.0, "How much drier or greener plants may be in a view.", least=0)
@@ -118,7 +118,7 @@ class Augmentation(Settings, group="Augmentation"):
 
 @dataclass(frozen=True, kw_only=True)
 class Execution(Settings, group="Run"):
-    """Where a run is written, and what computes it."""
+    """Where a run is written, and on which device it is computed."""
 
     runs: PathLike = setting("runs", "Folder of the run folders.")
     name: str | None = setting(None, "Name of the run folder; by default preset and time.")
@@ -351,7 +351,7 @@ def check_names(settings: Mapping[str, Any], known: Iterable[str]) -> None:
 
 @contextmanager
 def reading(path: Path, cure: str = "restore it, or train again") -> Iterator[None]:
-    """Raise whatever a damaged file of a run leads to as one sentence about the file."""
+    """Raise errors of reading a damaged file of a run as one sentence about the file."""
     try:
         yield
     except MemoryError:

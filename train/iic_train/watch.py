@@ -1,4 +1,4 @@
-"""How a run is going, in words: the figures of an epoch, and signs that something is wrong with advice."""
+"""Progress of a run in words: the figures of an epoch, and warnings with advice."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -124,7 +124,7 @@ def _used_and_information(row: Mapping[str, Any]) -> tuple[float, float]:
 
 
 def describe_learning(row: Mapping[str, Any], config: TrainConfig) -> str:
-    """Say in words whether training is getting anywhere."""
+    """Describe in words whether training makes progress."""
     used, information = _used_and_information(row)
     if used < COLLAPSED:
         return "collapsed"

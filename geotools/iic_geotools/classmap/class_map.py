@@ -1,4 +1,4 @@
-"""A class map that is read: its grid, the names and colours of its classes, its pixels."""
+"""Read class maps: their grid, the names and colours of their classes, their pixels."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -110,7 +110,7 @@ def open_map(path: Path) -> Iterator[ClassMap]:
 
 
 def _legend(path: Path) -> list[str]:
-    """The names of the classes of a map; what is written about the nodata value is none of them."""
+    """Class names of a map, without any name of the nodata value."""
     names = category_names(path)[:NODATA]
     if len(names) > MAX_CLASSES and names[MAX_CLASSES]:
         raise SceneError(
@@ -157,7 +157,7 @@ def format_places(places: Sequence[tuple[float, float]]) -> str:
 
 
 def labels_to_beware_of(tags: Mapping[str, str]) -> str:
-    """The labels that the model of a map has seen at places that its metadata does not list; empty for none."""
+    """Labels that the model of a map learnt from at places that its metadata does not list; empty for none."""
     labels = tags.get(LABELS_TAG, "")
     return "" if labels.startswith(NAMED_BY) and read_places(tags) else labels
 

@@ -123,7 +123,7 @@ def class_colours(names: Sequence[str], given: Sequence[str | None] = ()) -> lis
 
 
 def spread_colours(colours: Sequence[str], besides: Collection[str] = ()) -> list[str]:
-    """Return the colours, those that look like an earlier one, or one of those that are taken, in another lightness."""
+    """Return the colours, with another lightness for each that looks like an earlier or a taken one."""
     taken = list(besides)
     for colour in colours:
         shades = list(_shades(colour))
@@ -134,7 +134,7 @@ def spread_colours(colours: Sequence[str], besides: Collection[str] = ()) -> lis
 
 
 def suggest_colour(name: str, taken: Collection[str]) -> str:
-    """Return the colour that maps usually give a class, in another lightness if need be, or one unlike the others.
+    """Return the usual colour of a class, in another lightness if that is taken, else one unlike the others.
 
     Args:
         name: Name of the class; a word of it is enough, e.g. "harvested fields".

@@ -2,7 +2,7 @@
 
 **Maps that are nearly empty** are written in the time that their data takes. GDAL's COG driver looks at every block
 of its source, and a map of a few flight strips in a scene of a hundred gigapixels has hundreds of thousands of
-empty ones. Here the file is put together from tiles that GDAL has compressed, without a look at the others: 1.1 s
+empty ones. Here the file is put together from tiles that GDAL has compressed, without visiting the others: 1.1 s
 of CPU instead of 11 s for 10 Gpx, 2.1 instead of 40 s for 42 Gpx (`benchmarks/sparse_map.py`). The layout is that
 of GDAL's driver: a note about the structure, the directories with their values, then the tiles from the smallest
 overview to the full resolution, each between its size and a copy of its last four bytes. Overviews are made from the
@@ -92,7 +92,7 @@ class Entry:
 
 
 def read_entries(path: Path) -> dict[int, Entry]:
-    """The tags of the first image of a TIFF or BigTIFF, whose bytes are in the order of the file."""
+    """Tags of the first image of a TIFF or BigTIFF, in the byte order of the file."""
     with path.open("rb") as file:
         layout, position = _header(file)
         entries, _ = _directory(file, layout, position)
@@ -255,7 +255,7 @@ def build_levels(
     reduce: Reducer,
     count: int | None = None,
 ) -> list[Level]:
-    """The full resolution and its overviews, each half as large, with exact knowledge of empty blocks.
+    """The full resolution and its overviews, each half as large, all of them with their empty blocks known.
 
     Args:
         base: The full resolution; its empty blocks need not be known.
@@ -579,7 +579,7 @@ def _has_overviews(options: Mapping[str, str]) -> bool:
 
 
 def _is_nearly_empty(full: Level, options: Mapping[str, str]) -> bool:
-    """Whether a map has so many empty blocks that it is not left to GDAL's driver, which looks at all of them."""
+    """Whether a map has so many empty blocks that GDAL's driver, which visits all of them, would be slow."""
     driver_only = {"OVERVIEW_COMPRESS", "OVERVIEW_PREDICTOR", "PREDICTOR"} & set(options)
     possible = _is_sparse(options) and options["BIGTIFF"].upper() != "NO" and not driver_only
     return (
@@ -596,7 +596,7 @@ def _write_directly(
     scratch: Callable[[str], Path],
     options: Mapping[str, str],
 ) -> None:
-    """Write a map without a look at its empty blocks.
+    """Write a map without visiting its empty blocks.
 
     Args:
         header: A virtual raster of one empty block with the tags of the map.
@@ -612,7 +612,7 @@ def _write_directly(
 
 
 def _compression(options: Mapping[str, str]) -> dict[str, str]:
-    """The options of GDAL's GeoTIFF driver for the compression that those of the COG driver ask for."""
+    """Compression options of the COG driver as options of the GeoTIFF driver."""
     compress = options["COMPRESS"].upper()
     chosen = {"COMPRESS": compress, "NUM_THREADS": options["NUM_THREADS"]}
     if "LEVEL" in options:
@@ -633,7 +633,7 @@ def _is_sparse(options: Mapping[str, str]) -> bool:
 
 
 def _put_sidecar(written: Path, out: Path, grid: GeoBox, classes: Sequence[MapClass] | None) -> bool:
-    """Put the sidecar of `out` in place, with the georeference if `written` could not hold all of it; return that."""
+    """Put the sidecar of `out` in place; return whether it holds a georeference that `written` could not."""
     sidecar_path(written).unlink(missing_ok=True)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NotGeoreferencedWarning)  # the scene may have no georeference either

@@ -245,5 +245,5 @@ def _projection(grid: GeoBox) -> dict[str, Any]:
 
 
 def _slug(name: str, value: int) -> str:
-    """The name of a class as the extension wants it: letters, digits, - and _ only."""
+    """The name of a class in the letters that the extension allows: letters, digits, - and _."""
     return re.sub(r"[^0-9A-Za-z_-]+", "-", name).strip("-") or f"class-{value}"

@@ -24,12 +24,12 @@ _BLOCK = 512
 
 
 def xml_text(text: str) -> str:
-    """A text between tags of XML. The functions of `xml.sax.saxutils` would import all that talks to web servers."""
+    """Escape a text for XML; the functions of `xml.sax.saxutils` would import Python's web clients."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def xml_attribute(text: str) -> str:
-    """The value of an attribute in XML, with its quotation marks."""
+    """Quote and escape the value of an XML attribute."""
     escaped = xml_text(text).replace('"', "&quot;")
     for letter in "\n\r\t":
         escaped = escaped.replace(letter, f"&#{ord(letter)};")

@@ -293,7 +293,7 @@ def _upper(argument: re.Match[str]) -> str:
 def _exit_with_sentence(
     main: Callable[..., Any], *arguments: Any, standalone_mode: bool, **settings: Any
 ) -> Any:
-    """Run typer's `main`, and print a usage error in our words."""
+    """Run typer's `main`, and print usage errors as sentences."""
     if not standalone_mode:
         return main(*arguments, standalone_mode=False, **settings)
     try:
@@ -321,7 +321,7 @@ def _exit_with_sentence(
 
 
 def _last_resort(error: Exception) -> int:
-    """Say in a sentence what went wrong outside of the command itself, e.g. while its help was printed."""
+    """Print an error from outside the command itself, e.g. from printing its help, and return the exit code."""
     if type(error).__name__ == "Abort":
         write(sys.stderr, "Interrupted.\n")
         return INTERRUPTED

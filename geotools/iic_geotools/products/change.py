@@ -73,7 +73,7 @@ class ChangeArguments(ChangeSettings):
 
 @takes(ChangeArguments)
 def change_map(arguments: ChangeArguments) -> Change:
-    """Compare two maps with the same classes: a map of what became what, and the area of each change.
+    """Compare two maps with the same classes: a map of the transitions, and the area of each.
 
     The maps may have different grids, extents and reference systems. They are compared where both lie, on the grid of
     the one with the smaller pixels; each pixel takes the class under its centre. Pixels without data in either map are
@@ -207,7 +207,7 @@ def _legend(before: ClassMap, after: ClassMap, skip_unsure: bool) -> list[str]:
 
 
 def _indices(one: ClassMap, names: Sequence[str]) -> NDArray[np.int32]:
-    """For each value of a map the number of its class in `names`; `_LEFT_OUT` for what does not count."""
+    """For each value of a map the number of its class in `names`; `_LEFT_OUT` for what is not compared."""
     table = np.full(NODATA + 1, _LEFT_OUT, np.int32)
     for value, name in enumerate(one.names):
         if name in names:
@@ -270,7 +270,7 @@ def _view_probability(file: Path, grid: GeoBox) -> Iterator[View]:
 
 @dataclass(frozen=True, eq=False)
 class _Comparison:
-    """Two maps on one grid, and what counts."""
+    """Two maps on one grid, and the pixels that are compared."""
 
     grid: GeoBox
     views: Sequence[View]

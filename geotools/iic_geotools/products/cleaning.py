@@ -129,7 +129,7 @@ class TileStore(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Cleaning(CleaningSettings):
-    """How a map is cleaned, and what that means for a map.
+    """How a map is cleaned.
 
     Attributes:
         keep_islands: Whether patches that are too small and have no neighbour stay; if not, they become nodata.

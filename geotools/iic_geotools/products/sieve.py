@@ -1,4 +1,4 @@
-"""Minimum mapping unit: patches that are too small take the class of what is around them.
+"""Minimum mapping unit: patches that are too small take the class around them.
 
 **What is done.** Areas double from that of a pixel to the minimum, so that the smallest patches go first. At each of
 these areas, all patches below it are decided at once, and this is repeated until nothing changes:

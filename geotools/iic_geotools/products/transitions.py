@@ -1,4 +1,4 @@
-"""What became of each class between two maps: the matrix of areas, as data and as tables."""
+"""Transitions between the classes of two maps: the matrix of areas, as data and as tables."""
 
 import csv
 import io

@@ -471,7 +471,7 @@ def measure_zones(
     partial_pixels: PartialPixels = "share",
     progress: OnProgress = silent,
 ) -> ZoneAreas:
-    """Do the work of `zone_statistics`, whatever stands under the name of the file.
+    """Do the work of `zone_statistics`, replacing a file of that name.
 
     Args:
         progress: Called with reports of how far the work is.

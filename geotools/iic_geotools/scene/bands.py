@@ -186,7 +186,7 @@ class OptionalBand:
 
 
 def mark_missing(values: NDArray[Any], optional: Sequence[OptionalBand]) -> NDArray[Any]:
-    """Add the bands that a scene lacks, and keep the values of the others apart from those that say "missing".
+    """Fill in the bands that a scene lacks, and move equal values of the others off the value for "missing".
 
     Args:
         values: Values [bands, H, W] of the bands that the scene has, in the model's data type; they may be changed.

@@ -57,7 +57,7 @@ def bands_of(info: SceneInfo) -> tuple[RasterBand, ...]:
 
 
 def apply_mask(info: SceneInfo, mask: ValueMask) -> SceneInfo:
-    """A scene that holds no data where a mask says so, besides where it holds none itself.
+    """A scene that also holds no data where a mask says so.
 
     Raises:
         SceneError: The mask cannot be opened, or does not cover the scene.

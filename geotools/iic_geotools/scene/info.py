@@ -1,4 +1,4 @@
-"""What a raster says about itself, before any pixel is read: bands, grid, masks, and the files that it is made of.
+"""Metadata of a raster, before any pixel is read: bands, grid, masks, and the files that it is made of.
 
 A virtual raster, an index of tiles or an archive may stay as it is while what it refers to changes, so references are
 followed to the files that hold pixels. What cannot be followed is not identified at all, never by its name alone.
@@ -101,7 +101,7 @@ class SceneInfo:
 
     @property
     def bands(self) -> BandNames:
-        """What its bands are, by all that is written about them."""
+        """What its bands are, by all metadata about them."""
         return identify_bands(
             self.descriptions, self.interpretations, self.wavelengths, self.product, self.driver
         )
@@ -212,7 +212,7 @@ def open_raster(path: str, name: str = "") -> Iterator[Any]:
 
 @contextmanager
 def open_foreign(path: str, name: str = "", **options: Any) -> Iterator[Any]:
-    """Open a raster that a user names, whoever made it: a local file reaches no address unless the user allows it.
+    """Open a raster that may be a stranger's: a local file reaches no address unless the user allows it.
 
     GDAL keeps to these rules in the whole block, so that no other raster is to be read there.
 
@@ -283,7 +283,7 @@ def _tag_length(dataset: Any, band: int) -> str:
 
 
 def _listed(dataset: Any, key: str, xmp: re.Pattern[str]) -> list[str] | None:
-    """What the header of ENVI, or the XMP of a camera, lists for the bands; None if it is not one entry per band."""
+    """Entries for the bands in an ENVI header or a camera's XMP; None unless there is one per band."""
     text = dataset.tags(ns="ENVI").get(key, "")
     entries = [entry.strip() for entry in text.strip("{} \n").split(",")] if text else []
     if not entries:
@@ -343,7 +343,7 @@ def fill_holes(values: NDArray[Any], valid: NDArray[np.bool_], fill: Sequence[fl
 
 
 def mask_kinds(dataset: Any) -> tuple[MaskKind, ...]:
-    """What says where each band of an open dataset holds data, apart from nodata values.
+    """What masks each band of an open dataset, apart from nodata values.
 
     An alpha band counts for all bands, also where GDAL does not see it as their mask.
     """
@@ -527,7 +527,7 @@ def _follow_local(path: Path, sources: _Collection) -> None:
 
 
 def _parse_file(path: Path, sources: _Collection) -> ElementTree.Element:
-    """Parse XML; GDAL reads also what is none, so that such text must not hold an address at all."""
+    """Parse XML; malformed XML, which GDAL reads too, must not hold an address at all."""
     try:
         return ElementTree.parse(path).getroot()
     except (ElementTree.ParseError, ValueError, LookupError):  # encodings that do not exist

@@ -268,7 +268,7 @@ class LabelShapes:
 
 
 def _check_class(name: str, path: Path) -> None:
-    """Refuse a class that no map can show, before anything is learnt about it."""
+    """Refuse the name of a class that no map can show."""
     try:
         check_class_name(name)
     except UsageError as error:

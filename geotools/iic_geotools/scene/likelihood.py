@@ -1,4 +1,4 @@
-"""How probable a scene is, under the spectra of the world, if its values or its bands are read in one way or another.
+"""Likelihood of a scene under the spectra of the world, for each way of reading its values and bands.
 
 The score of a reading is the mean log density of the scene's pixels under the mixture of `spectra`, with a background
 of 2 % for what the mixture does not know, plus the logarithm of the Jacobian of the scaling (the log gain of every

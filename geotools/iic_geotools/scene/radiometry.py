@@ -1,4 +1,4 @@
-"""What a raster says about the reflectance that its values stand for, and one linear function per band to change them.
+"""Radiometric calibration in a raster's metadata, and linear functions of bands.
 
 `Radiometry` is what somebody wrote down, in tags of bands, metadata or the name; whether it makes sense for the values
 is for `reflectance` to judge. `Rescale` brings the values of a whole scene to the range that a model was trained on.
@@ -214,7 +214,7 @@ class Radiometry:
         return Rescale(sources, tuple(targets))
 
     def formula(self) -> str:
-        """The formula in words, if it is the same for all bands, and otherwise that it is not."""
+        """The formula in words, in general terms if bands differ."""
         if len(set(zip(self.scales, self.offsets, strict=True))) > 1:
             return "value x scale + offset of each band"
         scale, offset = self.scales[0], self.offsets[0]
@@ -225,7 +225,7 @@ class Radiometry:
 def make_radiometry(
     scales: Sequence[float | None], offsets: Sequence[float | None], source: str
 ) -> Radiometry | None:
-    """The radiometry of numbers that somebody wrote down; None if they say nothing or cannot be right."""
+    """The radiometry of scales and offsets in metadata; None if they change nothing or cannot be right."""
     pairs = [
         (1.0 if scale is None else float(scale), 0.0 if offset is None else float(offset))
         for scale, offset in zip(scales, offsets, strict=True)
@@ -237,7 +237,7 @@ def make_radiometry(
 
 
 def read_radiometry(dataset: Any, path: str) -> Radiometry | None:
-    """What an open raster says about reflectance; None if it says nothing.
+    """The radiometric calibration in the metadata of an open raster; None if there is none.
 
     Looked at in this order: scale and offset of the bands; tags scale_factor and add_offset; quantification, offset
     and processing baseline of Sentinel-2; the multipliers in the metadata of Landsat; the name of a Sentinel-2 or
@@ -257,7 +257,7 @@ def read_radiometry(dataset: Any, path: str) -> Radiometry | None:
 
 
 def stac_radiometry(asset: Mapping[str, Any], count: int) -> Radiometry | None:
-    """What an asset of a STAC item says about reflectance; None if it says nothing.
+    """The radiometric calibration of an asset of a STAC item; None if it states none.
 
     Scale and offset are those of `raster:bands`, or since STAC 1.1 `raster:scale` and `raster:offset` of `bands` or
     of the asset itself.

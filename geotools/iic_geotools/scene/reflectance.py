@@ -126,7 +126,7 @@ def _ends(ranges: Sequence[Pair]) -> Pair:
 def _recognise(
     dtype: str, values: NDArray[Any], ranges: Sequence[Pair], names: Sequence[str]
 ) -> Radiometry | None:
-    """Take values for what makes the scene most probable; None if nothing that is known does."""
+    """Recognise the known scaling under which the scene is most probable; None if none fits."""
     if dtype in ("uint8", "int8"):
         return None
     verdict = judge_values(values.astype(dtype, copy=False), [canonical(name) for name in names])

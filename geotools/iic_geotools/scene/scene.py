@@ -186,6 +186,32 @@ class SceneSource:
     optional: tuple[OptionalBand, ...] = ()
     notes: tuple[str, ...] = ()
 
+    @classmethod
+    def of(
+        cls,
+        info: SceneInfo,
+        bidx: tuple[int, ...],
+        dtype: str | None = None,
+        nodata: float | None = None,
+        **about: Any,
+    ) -> Self:
+        """How some bands of a scene are read.
+
+        Args:
+            bidx: The bands, counted from 1.
+            dtype: The data type of the model; by default that of the bands.
+            nodata: The nodata value, instead of what the file declares; then only a mask that the user gave counts.
+            about: Other fields.
+        """
+        return cls(
+            info.path,
+            bidx,
+            dtype or info.dtype_of(bidx),
+            info.nodata_of(bidx) if nodata is None else nodata,
+            info.has_mask(bidx) and (nodata is None or info.mask_given),
+            **{"fill": (0.0,) * len(bidx), "name": info.name, **about},
+        )
+
     @property
     def positions(self) -> tuple[int, ...]:
         """The positions of the bands that are read among those of the model, counted from 0."""
@@ -275,7 +301,7 @@ def assume_nodata(info: SceneInfo) -> float | None:
     if len({info.dtypes[band - 1] for band in bidx}) > 1:
         return None
     dtype = np.dtype(info.dtype_of(bidx))
-    source = SceneSource(info.path, bidx, str(dtype), None, False, (0.0,) * len(bidx), name=info.name)
+    source = SceneSource.of(info, bidx)
     signed = np.issubdtype(dtype, np.floating) or np.issubdtype(dtype, np.signedinteger)
     if not signed and not _has_blank_corner(source, info):
         return None

@@ -41,7 +41,7 @@ class ValueMask:
 
     @classmethod
     def of(cls, argument: MaskArgument) -> Self:
-        """The mask that an argument means."""
+        """The mask of an argument."""
         if isinstance(argument, str):
             raise UsageError(f'`mask` takes a raster and its values, not "{argument}", for this scene.')
         path, values = argument
@@ -92,7 +92,7 @@ class ValueMask:
 
 
 def _check_place(mask: SceneInfo, grid: GeoBox, scene: str) -> None:
-    """Refuse a mask that says nothing about a part of the scene."""
+    """Refuse a mask that does not cover the whole scene."""
     if not can_lie_on(mask.grid, grid):
         raise SceneError(
             f"The mask {mask.title} has {mask.grid.width} x {mask.grid.height} pixels and {scene} has {grid.width} x "

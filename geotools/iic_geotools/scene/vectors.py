@@ -1,4 +1,4 @@
-"""Vector files, whoever made them: points and polygons with the values of their fields.
+"""Vector files: points and polygons with the values of their fields.
 
 pyogrio brings a GDAL of its own, to which rasterio's options do not apply.
 """
@@ -69,7 +69,7 @@ def list_fields(path: Path, what: str) -> list[str]:
 
 
 def read_metadata(path: Path, what: str) -> dict[str, str]:
-    """What the first layer of a vector file says about itself.
+    """Metadata of the first layer of a vector file.
 
     Raises:
         SceneError: The file cannot be read.
@@ -128,7 +128,7 @@ def read_names(path: Path, field: str, unless: str) -> list[str] | None:
 
 @contextmanager
 def _reading(path: Path, what: str) -> Iterator[None]:
-    """Raise what goes wrong as sentences, keep GDAL's own warnings from the user, and GDAL from the network."""
+    """Raise errors as sentences, silence GDAL's own warnings, and keep GDAL off the network."""
     require_vector(f"Reading {what[0].lower()}{what[1:]} {path}")
     if not is_utf8(str(path)):
         raise SceneError(f"The name {str(path)!r} is not valid UTF-8: rename the file.")
@@ -163,7 +163,7 @@ def _unreadable() -> tuple[type[Exception], ...]:
 
 
 def _reason(error: Exception) -> str:
-    """What is wrong with a file, without what pyogrio says about other names for it."""
+    """The reason why a file cannot be read, without pyogrio's advice about other names."""
     return str(error).partition("; It might help")[0].strip().rstrip(".")
 
 
@@ -177,7 +177,7 @@ def write_package(
     geometry_type: str = "Point",
     **options: Any,
 ) -> None:
-    """Write a GeoPackage of one layer, or leave what stood under its name.
+    """Write a GeoPackage of one layer, all of it or nothing.
 
     Args:
         crs: Their CRS as WKT; None if it is unknown.

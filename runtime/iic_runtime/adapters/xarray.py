@@ -91,7 +91,7 @@ def segment(arguments: SegmentArrayArguments) -> xr.DataArray | xr.Dataset:
 
 @dataclass(frozen=True)
 class _LabelBlock:
-    """Labels a block of the image. Plain data, so that other processes can do it."""
+    """Labels a block of the image; plain data, so that it can be sent to other processes."""
 
     reading: SceneSource
     spec: EngineSpec
@@ -170,17 +170,15 @@ def _choose_reading(image: xr.DataArray, info: SceneInfo, card: Card, settings: 
 
     chosen = choose_bands(info, card, settings.bands, sample)
     bidx = tuple(chosen.values())
-    source = SceneSource(
-        path=info.path,
-        bidx=bidx,
-        dtype=card.dtype,
-        nodata=info.nodata_of(bidx) if settings.nodata is None else settings.nodata,
-        masked=False,
+    source = SceneSource.of(
+        info,
+        bidx,
+        card.dtype,
+        settings.nodata,
         fill=card.fill_for(chosen),
         optional=card.optional_bands(chosen),
     )
-
-    raw = replace(source, dtype=info.dtype_of(bidx), fill=(0.0,) * len(bidx), optional=())
+    raw = SceneSource.of(info, bidx, nodata=settings.nodata)
 
     def read(rect: Rect) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
         values = np.array(image.data[:, *rect.slices])[[band - 1 for band in bidx]]

@@ -282,7 +282,7 @@ def page(
     settings: PageSettings,
     shell: Shell,
 ) -> None:
-    """Write a static site that maps scenes in the browser, on the device of whoever opens it."""
+    """Write a static site that maps scenes in the browser, on the user's own device."""
     from iic_runtime.page.site import write_page
 
     folder = write_page(model, out, **settings.values())

@@ -71,7 +71,7 @@ def look_at(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Report what is understood of a scene: bands, values, resolution, masks, and the model that would be taken."""
+    """Report how a scene is understood: bands, values, resolution, masks, and the model that would be used."""
     result = iic_runtime.look(scene, model, sheet)
     if as_json:
         typer.echo(json.dumps(result.to_dict(), ensure_ascii=False))

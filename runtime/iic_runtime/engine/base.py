@@ -1,4 +1,4 @@
-"""What an engine is, how a model is run on it, and what the machine below has."""
+"""The interface of engines, how a model is run on one, and the resources of the machine."""
 
 import ctypes
 import os
@@ -98,7 +98,7 @@ def as_batch(images: Images) -> NDArray[Any]:
 
 
 def check_outputs(card: Card, batch: tuple[int, ...], outputs: Mapping[str, NDArray[Any]]) -> None:
-    """Refuse what a graph returned unless it is what the card promises: a map must not show anything else.
+    """Refuse outputs of a graph that do not match its card.
 
     Args:
         batch: Shape of the pixels [N, bands, H, W] that the graph was given.
@@ -111,6 +111,8 @@ def check_outputs(card: Card, batch: tuple[int, ...], outputs: Mapping[str, NDAr
             problem = f"{name} of type {getattr(values, 'dtype', type(values).__name__)} instead of uint8"
         elif values.shape != shape:
             problem = f"{name} of shape {values.shape} instead of {shape}"
+        if problem:
+            break
     if problem is None and (largest := int(outputs["labels"].max(initial=0))) >= len(card.classes):
         problem = f"the label {largest}, and its card has {len(card.classes)} classes"
     if problem:
@@ -137,7 +139,7 @@ def usable_devices() -> tuple[Device, ...]:
 
 
 def import_onnxruntime() -> Any:
-    """Return the package, imported so that it keeps to itself."""
+    """Import ONNX Runtime, with its telemetry off."""
     # Since 1.31 it would keep an id of the machine and a database of events in the cache of the user.
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     try:

@@ -1,4 +1,4 @@
-"""Which GPU the machine has, found without starting anything that would crash if there is none; batches on its way.
+"""The GPU of the machine, found safely where there is none, and buffers for batches on their way to it.
 
 A batch is copied in, computed and copied out. To have a GPU do all three at once, several threads call `Slots.run`,
 each of which has a slot of its own while it does.

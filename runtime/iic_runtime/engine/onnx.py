@@ -166,7 +166,7 @@ def _load_libraries(runtime: Any, device: Device, card: Card) -> None:
 
 
 def _providers(model: ModelFile, spec: EngineSpec) -> list[Any]:
-    """Return the provider of the device, and after it those that take what it cannot do."""
+    """Return the execution provider of the device, followed by those that it falls back on."""
     # TensorFloat-32 keeps ten bits of a float32: the labels would not be those that were proven on a CPU.
     cuda = (PROVIDERS["cuda"], {"use_tf32": "0"})
     if spec.device != "tensorrt":
@@ -201,7 +201,7 @@ def _open_session(runtime: Any, model: ModelFile, providers: list[Any], threads:
 
 
 def _check_graph(session: Any, model: ModelFile) -> None:
-    """Refuse a graph that does not take and give what the card says."""
+    """Refuse a graph whose inputs and outputs do not match its card."""
     card: Card = model.card
     inputs = {node.name: node for node in session.get_inputs()}
     outputs = {node.name: node for node in session.get_outputs()}

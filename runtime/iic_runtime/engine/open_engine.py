@@ -212,7 +212,7 @@ def check_machine(card: Card, spec: EngineSpec, longest: int) -> None:
 
 
 def check_work(pixels: int, grid: GeoBox) -> None:
-    """Refuse work that would never end, before it begins.
+    """Refuse more pixels than a run could ever label.
 
     Args:
         pixels: Number of pixels to label.

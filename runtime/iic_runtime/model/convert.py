@@ -1,4 +1,4 @@
-"""A model file in half precision, without PyTorch: for GPUs and Jetson boards, where its training is far away."""
+"""Conversion of a model file to half precision without PyTorch, e.g. on a Jetson board."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace

@@ -99,7 +99,7 @@ class ModelFile:
 
     @classmethod
     def parse(cls, path: Path, content: bytes, *, trusted: bool = False) -> "ModelFile":
-        """Make sense of the content of a model file; the card of an engine is read from the file next to it.
+        """Parse the content of a model file; the card of an engine is read from the file next to it.
 
         Args:
             path: Where it was read from.

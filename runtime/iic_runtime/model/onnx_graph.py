@@ -216,7 +216,7 @@ class OnnxGraph:
         return any(tensor in node.outputs for node in self.nodes)
 
     def remake(self, tensor: str, nodes: Iterable[Node]) -> "OnnxGraph":
-        """Let other nodes make a tensor; those that only the old one needed, or that make the same, are removed."""
+        """Replace the nodes that make a tensor; nodes that become unused or equal are removed."""
         place = self.nodes.index(self.producer(tensor))
         new = tuple(nodes)
         made = {name for node in new for name in node.outputs}

@@ -78,14 +78,14 @@ class Head:
         return replace(self, weight=self.weight[order], bias=self.bias[order], hidden_out=out)
 
     def logits(self, features: Floats) -> Floats:
-        """Return what the head says of features `[N, F]`: `[N, classes]`."""
+        """Return the logits of features `[N, F]`: `[N, classes]`."""
         logits = features @ self.weight.T + self.bias
         if self.hidden_weight is not None and self.hidden_bias is not None and self.hidden_out is not None:
             logits += np.maximum(features @ self.hidden_weight.T + self.hidden_bias, 0) @ self.hidden_out.T
         return logits
 
     def maps(self, features: Floats) -> Floats:
-        """Return what the head says of features `[F, N]`: `[classes, N]`."""
+        """Return the logits of features `[F, N]`: `[classes, N]`."""
         logits = self.weight @ features + self.bias[:, None]
         if self.hidden_weight is not None and self.hidden_bias is not None and self.hidden_out is not None:
             units = self.hidden_weight @ features + self.hidden_bias[:, None]

@@ -1,4 +1,4 @@
-"""Labelled pixels of a scene, and what a model sees there: only the tiles that hold them are read and run."""
+"""Labelled pixels of a scene, and a model's features there: only tiles that hold labels are read and run."""
 
 import logging
 import os
@@ -138,7 +138,7 @@ class Statistics:
 
 @dataclass(frozen=True)
 class Observations:
-    """What a model sees at clicks and over the scene.
+    """A model's features at clicks and over the scene.
 
     Attributes:
         clicks: The clicks that lie on data.
@@ -164,7 +164,7 @@ class Observations:
 
 @dataclass(frozen=True)
 class View:
-    """What a model sees in a part of a scene.
+    """A model's features of a part of a scene.
 
     Attributes:
         rect: The part, on the grid that the scene is read on.
@@ -189,7 +189,7 @@ class View:
 
 
 class Observer:
-    """What a model sees at clicks and over the scene; what was looked at once is kept."""
+    """Computes a model's features at clicks and over the scene, and keeps them."""
 
     def __init__(self, outputs: Outputs, reading: SceneSource, grid: GeoBox, card: Card) -> None:
         self.reading, self.grid, self.card = reading, grid, card
@@ -198,7 +198,7 @@ class Observer:
         self._windows: dict[tuple[int, int], _Window | None] = {}
 
     def look(self, rect: Rect) -> View:
-        """Return what the model sees in a part of the scene, which does not depend on how the part is chosen."""
+        """Return the features of a part of the scene, which do not depend on how the part is chosen."""
         with self.reading.open() as scene:
             return self._look(scene, rect)
 
@@ -229,7 +229,7 @@ class Observer:
         return views
 
     def observe(self, clicks: Clicks, progress: OnProgress = silent) -> "Observations":
-        """Look at clicks.
+        """Return the features at clicks and over the scene.
 
         Raises:
             SceneError: No click, or those of one class only, lies on data.
@@ -246,7 +246,7 @@ class Observer:
         )
 
     def _look_at(self, places: Ints, progress: OnProgress) -> None:
-        """Keep the windows around places that are new."""
+        """Compute the windows around new places, and keep them."""
         members: dict[tuple[int, int], set[tuple[int, int]]] = defaultdict(set)
         for row, column in places.tolist():
             if (row, column) not in self._windows:

@@ -240,7 +240,7 @@ def fit_date_clusters(
 def joint_clusters(
     samples: Sequence[Doubles], groups: Sequence[FeatureGroup], count: int, rng: np.random.Generator
 ) -> tuple[Ints, Ints]:
-    """Return the cluster of each place by what all dates say of it, and the features that this was found by.
+    """Return the cluster of each place by all dates together, and the features that were clustered.
 
     Args:
         samples: Features `[N, F]` of the same places on each date.

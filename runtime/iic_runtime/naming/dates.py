@@ -1,4 +1,4 @@
-"""Several dates, or sensors, of one place: how they lie on each other, and what all of them see of the same ground.
+"""Several dates, or sensors, of one place: their alignment, and what all of them have in common.
 
 Each date is read with its own range of values, so that haze, season and sensor move nothing linear; beyond that one
 bank and one head serve all dates, as clicks and clusters of one date are to serve the others.
@@ -59,7 +59,7 @@ class Dates:
     offsets: tuple[tuple[int, int], ...]
 
     def look(self, rect: Rect) -> list[View]:
-        """Return what is seen of a part of the grid on each date."""
+        """Return the features of a part of the grid on each date."""
         return [
             observer.look(Rect(rect.col + col, rect.row + row, rect.width, rect.height))
             for observer, (col, row) in zip(self.observers, self.offsets, strict=True)

@@ -1,4 +1,4 @@
-"""A head fitted to clicks, and what cross-validation over places says of it."""
+"""Fit a head to clicks, and judge it by cross-validation over places."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -99,7 +99,7 @@ class Samples:
         return join(Head(weight, bias), others, share)
 
     def fit_pixels(self, clicks: NDArray[np.bool_], seed: int = 0) -> list[Head]:
-        """Fit networks that see single pixels only to some of the clicks."""
+        """Fit networks on single pixels to some of the clicks."""
         kept = clicks[self.owner]
         rows, weights, labels = self.rows[kept], self.weights[kept], self.labels[self.owner[kept]]
         heads = []
@@ -116,7 +116,7 @@ class Samples:
 
 @dataclass(frozen=True)
 class Judgement:
-    """What cross-validation says: every click is judged by a head that saw no click of its place.
+    """The result of cross-validation: every click is judged by a head fitted without clicks of its place.
 
     Attributes:
         confusion: `[classes, classes]`: clicks of a class (row) by the class they were taken for.
@@ -186,7 +186,7 @@ def cross_validate(samples: Samples, folds: Ints, networks: int = 0, share: floa
 
 
 def cross_validate_pixels(samples: Samples, folds: Ints) -> Floats:
-    """Return the same by networks that see single pixels only."""
+    """Cross-validate networks on single pixels; see `cross_validate`."""
     own = samples.rows[samples.own_row]
 
     def predict(training: NDArray[np.bool_], test: NDArray[np.bool_]) -> Floats:
@@ -197,9 +197,9 @@ def cross_validate_pixels(samples: Samples, folds: Ints) -> Floats:
 
 
 def choose_members(groups: Sequence[FeatureGroup], size: int) -> list[Ints]:
-    """Return what each linear head sees of `size` features: all, and if kinds are known, nested parts of them.
+    """Return which of `size` features each linear head takes: all, and if kinds are known, nested parts of them.
 
-    Close surroundings generalise better from few clicks, wide ones tell more; and what was learnt on a scene may be
+    Close surroundings generalise better from few clicks, wide ones contain more; and what was learnt on a scene may be
     less or more than what a fixed rule computes. The mean of heads on each does better than a head on all.
     """
     everything = np.arange(size)
@@ -218,7 +218,7 @@ Predict = Callable[[NDArray[np.bool_], NDArray[np.bool_]], Floats]
 
 
 def judge_by_fold(folds: Ints, labels: Ints, classes: int, predict: Predict) -> Floats:
-    """Return what `predict(training, test)` says of the clicks of each fold, NaN where a class would be missing."""
+    """Return `predict(training, test)` for the clicks of each fold, NaN where a class would be missing."""
     logits = np.full((len(labels), classes), np.nan, np.float32)
     for fold in np.unique(folds):
         test = folds == fold

@@ -169,14 +169,14 @@ def choose_features(info: SceneInfo, model: PathLike | None, **reading: Any) -> 
 
 
 def _check_outputs(out: Path, suggestions: Path | None, inputs: Sequence[Path], overwrite: bool) -> None:
-    """Refuse before any work what could not be written after it."""
+    """Check outputs before any work."""
     check_writable([(out, (".onnx",), "out")], inputs, overwrite=overwrite)
     if suggestions is not None:
         check_places(suggestions, [out, *inputs], overwrite, "suggestions")
 
 
 def _fit(file: ModelFile, observations: Observations) -> tuple[bytes, tuple[MapClass, ...], Judgement]:
-    """Replace the head by one that is fitted to what the model sees at the labels."""
+    """Replace the head by one that is fitted to the features at the labels."""
     head, judgement = fit_head(observations.samples, observations.standardised_scene)
     content = replace_head(file.content, unstandardised(head, observations.mean, observations.factor))
     names = observations.clicks.names

@@ -121,7 +121,7 @@ class Mixture:
         """Fit to features `[N, F]` of the same places on two dates."""
         if len(np.unique(samples[0], axis=0)) < FEWEST:
             raise SceneError(
-                f"The dates have fewer than {FEWEST} different pixels in common, too few to tell what has changed."
+                f"The dates have fewer than {FEWEST} different pixels in common, too few to see what has changed."
             )
         mixture = cls(Canonical.of(samples, groups), START)
         ratios = mixture.log_ratios(samples)

@@ -1,4 +1,4 @@
-"""The stack of features that clicks are fitted on: the bank of a scene, and next to it what a model sees and says.
+"""The features that clicks are fitted on: the bank of a scene, and a model's features and probabilities.
 
 A stack is a model file like any other, whose head is still to be fitted. It is made in about a second, without
 PyTorch: the bank's constants come from a sample of the scene.
@@ -163,7 +163,7 @@ def open_outputs(file: ModelFile, device: Device = "auto", threads: int | None =
 
 
 def prove(out: Path, content: bytes) -> None:
-    """Run a finished model to check that it keeps what its card says, exact tiling included."""
+    """Check a finished model against its card by running it, exact tiling included."""
     broken = [check for check in validate_model(ModelFile.parse(out, content)) if not check.kept]
     if broken:
         failures = "; ".join(f"not so: {check.promise} ({check.detail})" for check in broken)
@@ -229,16 +229,7 @@ def data_bands(info: SceneInfo, bands: Sequence[str | int] | None = None) -> tup
 
 def scene_card(info: SceneInfo, bidx: tuple[int, ...], nodata: float | None = None) -> Card:
     """Return the card of a model that takes some bands of a scene as they are."""
-    source = SceneSource(
-        path=info.path,
-        bidx=bidx,
-        dtype=info.dtype_of(bidx),
-        nodata=info.nodata_of(bidx) if nodata is None else nodata,
-        masked=info.has_mask(bidx),
-        fill=(0.0,) * len(bidx),
-        name=info.name,
-    )
-    values = value_sample(source, info)
+    values = value_sample(SceneSource.of(info, bidx, nodata=nodata), info)
     if not values.shape[1]:
         raise SceneError(f"{info.title} holds no data; check its nodata value.")
     ranges = robust_ranges(values)

@@ -100,7 +100,7 @@ def scene_files(info: SceneInfo) -> list[Path]:
 
 
 def check_places(out: Path, inputs: Sequence[Path], overwrite: bool, argument: str = "out") -> None:
-    """Refuse before any work what could not be written after it; the exceptions are those of `check_writable`.
+    """Check outputs before any work; the exceptions are those of `check_writable`.
 
     Raises:
         MissingPackageError: Vector files cannot be written here.
@@ -158,7 +158,7 @@ def _label_some(
 
 
 def _average(tile: Tile, result: Segmentation, side: int, unsure: Floats, guesses: NDArray[np.uint8]) -> None:
-    """Average what a tile says over cells; cells without data everywhere are left out: a place must be clickable."""
+    """Average a tile over cells; cells that lack data somewhere are left out, as a place must be clickable."""
     height, width = (length // side for length in result.labels.shape)
     if not height or not width:
         return

@@ -39,7 +39,7 @@ from iic_runtime.options import Device
 
 
 class ReadingOptions(TypedDict, total=False):
-    """How the scene is read, and what computes: as in `segment_raster`."""
+    """How the scene is read, and on which device: as in `segment_raster`."""
 
     bands: Sequence[str] | None
     rescale: str | None

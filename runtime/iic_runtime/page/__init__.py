@@ -1,1 +1,1 @@
-"""A static site that maps scenes in the browser, on the device of whoever opens it."""
+"""A static site that maps scenes in the browser, on the user's own device."""

@@ -56,7 +56,7 @@ class PageArguments(PageSettings):
 
 @takes(PageArguments)
 def write_page(arguments: PageArguments) -> Path:
-    """Write a static site that maps scenes in the browser, on the device of whoever opens it.
+    """Write a static site that maps scenes in the browser, on the user's own device.
 
     Any web server can host the folder; nothing is installed there, and no scene is sent to it.
 

@@ -180,7 +180,7 @@ def _scheduler_errors() -> tuple[type[BaseException], ...]:
 
 @contextmanager
 def _without_tracebacks() -> Iterator[None]:
-    """Log Dask's tracebacks for debugging only: what they are about is said in a sentence."""
+    """Log Dask's tracebacks for debugging only; errors are raised as sentences."""
 
     def keep(record: logging.LogRecord) -> bool:
         if record.exc_info:

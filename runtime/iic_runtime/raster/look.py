@@ -1,4 +1,4 @@
-"""What is understood of a scene before any map: bands, values, resolution, masks, and the model that would be taken."""
+"""How a scene is understood before any map: bands, values, resolution, masks, and the model that would be used."""
 
 import logging
 import math
@@ -54,7 +54,7 @@ class Band:
 
 @dataclass(frozen=True)
 class Look:
-    """What is understood of a scene.
+    """How a scene is understood.
 
     Attributes:
         title: What the scene is called.
@@ -122,7 +122,7 @@ class Look:
 
 
 def look(scene: PathLike, model: Model | None = None, sheet: PathLike | None = None) -> Look:
-    """Report what is understood of a scene before any map is made.
+    """Report how a scene is understood, before any map is made.
 
     Args:
         scene: The scene, as in `segment_raster`.

@@ -48,7 +48,7 @@ WHOLE = 0.01
 
 @dataclass(frozen=True)
 class Input:
-    """The values that a model is to take.
+    """The input values of a model.
 
     Attributes:
         names: The model's bands that there are values of, in the model's order.
@@ -108,7 +108,7 @@ def choose_rescale(
 
 
 def _to_reflectance(card: Card, image: Input, reflectance: Pair | None) -> Rescale | None:
-    """Bring values to reflectance, or into the range that says to the model that it is not known."""
+    """Convert values to reflectance, or stretch them into the range that marks them as uncalibrated."""
     values = image.measure(True) if reflectance is None else np.empty((len(image.names), 0))
     radiometry = known_reflectance(image.declared, image.dtype, image.names, values, reflectance)
     if radiometry is None:
@@ -193,15 +193,8 @@ def choose_reading(
             nodata = assume_nodata(info)
         chosen = choose_bands(info, card, bands, lambda: _sample_all(info, nodata))
         bidx = tuple(chosen.values())
-        source = SceneSource(
-            path=info.path,
-            bidx=bidx,
-            dtype=card.dtype,
-            nodata=info.nodata_of(bidx) if nodata is None else nodata,
-            masked=info.has_mask(bidx) and (nodata is None or info.mask_given),
-            fill=card.fill_for(chosen),
-            name=info.name,
-            optional=card.optional_bands(chosen),
+        source = SceneSource.of(
+            info, bidx, card.dtype, nodata, fill=card.fill_for(chosen), optional=card.optional_bands(chosen)
         )
         values = describe_input(
             info, chosen, lambda skip_empty: value_sample(source, info, skip_empty=skip_empty)
@@ -320,7 +313,7 @@ def _own_names(info: SceneInfo, card: Card) -> bool:
 def decide_names(
     info: SceneInfo, card: Card, sample: Callable[[], NDArray[Any]] | None = None
 ) -> tuple[str | None, ...]:
-    """Return the common names of bands that nobody has named, as their spectra show them, and warn of it.
+    """Identify unnamed bands by their spectra and return their common names, with a warning.
 
     Raises:
         SceneError: Two readings are about as probable as each other.

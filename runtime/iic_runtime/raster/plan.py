@@ -386,5 +386,5 @@ def _labels(plan: Plan) -> dict[str, Any]:
 
 
 def _cut(plan: Plan) -> dict[str, Any]:
-    """Return what the map is cut to, on the scene's own grid."""
+    """Return the region and the area of the map, on the scene's own grid."""
     return {"region": asdict(plan.region), "area": plan.area and plan.area.digest}

@@ -93,7 +93,7 @@ class Summary:
         return f"{self.map}: {self.pixels / 1e6:.2f} Mpx in {self.seconds:.1f} s ({speed:.2f} Mpx/s, {self.provider})"
 
     def _repr_html_(self) -> str:
-        """Show scene and map in a notebook, where one can zoom and compare them; a sentence says so if one is gone."""
+        """Show scene and map in a notebook, to zoom and compare; a sentence if one of them is missing."""
         from iic_geotools.products.web.page import WebPage, embed
 
         try:
@@ -342,7 +342,7 @@ def write_outputs(plan: Plan, parts: MapParts, folder: PartFolder, progress: OnP
 
 
 def _write_products(plan: Plan, map_file: Path, temporary: Callable[[Path], Path]) -> None:
-    """Write what is made from the map. Imports are in here because few runs need them and what they import."""
+    """Write the products of the map; heavy imports are local, because few runs need them."""
     outputs, classes, files = plan.outputs, plan.classes, plan.outputs.files
     if polygons := files.get("polygons"):
         from iic_geotools.products.polygons import polygonise

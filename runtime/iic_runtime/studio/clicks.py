@@ -1,4 +1,4 @@
-"""Places that a person gives a class: clicks, which teach, and samples of a finished map, which judge it."""
+"""Places that a person labels: clicks to fit, and samples that assess a finished map."""
 
 import json
 from collections.abc import Sequence
@@ -152,7 +152,7 @@ class SampleFile:
         return self.list()
 
     def answer(self, number: int, name: str | None) -> None:
-        """Write what is at a place; None if unknown.
+        """Record the class at a place; None if unknown.
 
         Raises:
             UsageError: There is no such place, or the map has no such class.

@@ -1,4 +1,4 @@
-"""What a model sees of the tiles of a view, kept so that a click costs only a fit and its application."""
+"""Features of the tiles of a view, kept so that a click costs only a fit and its application."""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -33,7 +33,7 @@ Tile = tuple[Labels, Labels]
 
 
 class BundledLayer:
-    """What the bundled model makes of a scene before anybody teaches it."""
+    """The map of the bundled model, shown before the first fit."""
 
     def __init__(self, segmenter: Segmenter, reading: SceneSource, grid: GeoBox) -> None:
         self._segmenter, self._reading, self.grid = segmenter, reading, grid
@@ -79,7 +79,7 @@ class BundledLayer:
 
     @property
     def has_novelty(self) -> bool:
-        """Whether it is known how foreign the scene is to the model."""
+        """Whether novelty can be measured for the scene and the model."""
         return knows_novelty(self._segmenter.card, self._reading)
 
     def novelty_tile(self, address: TileAddress) -> Tile:
@@ -114,7 +114,7 @@ class FileLayer:
         self.changes = 0
 
     def refresh(self) -> None:
-        """Take note that the files have changed."""
+        """Read the files again, which have changed."""
         self.changes += 1
 
     @property

@@ -64,7 +64,7 @@ class LiveSession:
             self._condition.notify_all()
 
     def _work(self) -> None:
-        """Fit in full when nobody clicks, and write what could not be written."""
+        """Fit in full while no clicks come, and retry what could not be written."""
         while True:
             with self._condition:
                 self._condition.wait(RETRY if self.session.unsaved or self._is_settled else IDLE / 4)

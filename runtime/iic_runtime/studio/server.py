@@ -101,7 +101,7 @@ def serve(
 
 
 class _Server(uvicorn.Server):
-    """A server that says when it answers, and when it will no longer.
+    """A server that reports when it starts and when it stops.
 
     Args:
         config: How it serves.

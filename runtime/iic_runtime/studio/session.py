@@ -1,4 +1,4 @@
-"""A session: a scene, the clicks on it, what they teach, and the map that comes of it."""
+"""A session: a scene, the clicks on it, the fit to them, and the finished map."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -56,7 +56,7 @@ class Files:
 
     @property
     def model(self) -> Path:
-        """The model that the clicks have taught."""
+        """The model fitted to the clicks."""
         return self.folder / "model.onnx"
 
     @property
@@ -81,12 +81,12 @@ class Files:
 
     @property
     def samples(self) -> Path:
-        """Random places of the map, and what people say is there."""
+        """Random places of the map, with the classes that people gave them."""
         return self.folder / "samples.gpkg"
 
     @property
     def report(self) -> Path:
-        """How good the map is, by these places."""
+        """The accuracy assessment by these places."""
         return self.folder / "assessment.html"
 
 
@@ -124,7 +124,7 @@ class Fitted:
 
 @dataclass(frozen=True)
 class Cluster:
-    """Something that differs from the rest of the scene, found without a click.
+    """A cluster of the scene, found without labels.
 
     Attributes:
         share: Share of the scene that it takes, by a sample of it.
@@ -456,7 +456,7 @@ class Session:
         return names, table[:, 0], table[:, 1:]
 
     def view(self, rect: Rect) -> tuple[Labels, Labels]:
-        """Return labels and confidence of a rectangle of `grid`, as the clicks teach them.
+        """Return labels and confidence of a rectangle of `grid`, by the fit to the clicks.
 
         Labels are indices into `fit().classes`, 255 where there is no data; confidence is 255 x the probability.
 
@@ -480,7 +480,7 @@ class Session:
         return None if lesson is None else self._features.label(address, lesson)
 
     def suggest(self, tiles: Sequence[TileAddress], count: int = 5) -> list[Point]:
-        """Return the places of a view that the clicks leave least certain: where to click next."""
+        """Return the least certain places of a view, to click next."""
         lesson = self.lesson
         if lesson is None or not tiles:
             return []
@@ -491,7 +491,7 @@ class Session:
         return [self.grid.transform @ (column + 0.5, row + 0.5) for row, column in places]
 
     def find_clusters(self, count: int = 8) -> tuple[Cluster, ...]:
-        """Find what differs in the scene without any click, the largest first: a start for naming.
+        """Find clusters of the scene without labels, the largest first, to be named.
 
         Raises:
             IICError: The scene cannot be read or holds too little data, or the model has no features to find them in.
@@ -582,7 +582,7 @@ class Session:
 
     @property
     def is_map_current(self) -> bool:
-        """True if the finished map is by the clicks of now."""
+        """True if the finished map was made with the present clicks."""
         return self.is_mapped and self._mapped_version == self.version
 
     # How good it is
@@ -601,7 +601,7 @@ class Session:
         return self.samples.draw(count, seed)
 
     def answer(self, number: int, name: str | None) -> None:
-        """Say what is at a drawn place; None if unknown. Written to disk at once.
+        """Record the class at a drawn place, None if unknown; written to disk at once.
 
         Raises:
             IICError: There is no such place or class, or the answer cannot be written.

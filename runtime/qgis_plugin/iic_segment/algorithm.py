@@ -41,7 +41,7 @@ class CommandAlgorithm(QgsProcessingAlgorithm):
     Attributes:
         NAME: The identifier, as in iic:segmentraster.
         TITLE: The name that users see.
-        HELP: The text beside the dialog.
+        HELP: The text next to the dialog.
     """
 
     NAME = TITLE = HELP = ""
@@ -70,7 +70,7 @@ class CommandAlgorithm(QgsProcessingAlgorithm):
         return self.TITLE
 
     def shortHelpString(self) -> str:  # noqa: N802
-        """Return the text beside the dialog."""
+        """Return the text next to the dialog."""
         return self.HELP
 
     def initAlgorithm(self, configuration: dict[str, Any] | None = None) -> None:  # noqa: N802

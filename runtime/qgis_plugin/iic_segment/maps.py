@@ -75,7 +75,7 @@ class DrawSample(CommandAlgorithm):
         "Draws random places of a map, stratified by its classes, of which a person then says what is there. With "
         "them, Assess map says how good the map is.\n\n"
         "Look at the image, not at the map, and choose the class of each place in its form: the names are those of "
-        "the map. A place that you cannot tell stays empty. The file does not tell the class of the map.\n\n"
+        "the map. Leave a place empty if you cannot see its class. The file does not contain the class of the map.\n\n"
         "The log says how many places come from which class, and how sure you may expect to be. Another seed draws "
         "other places. A file that exists is not replaced, because it may hold labels."
     )

@@ -1,4 +1,4 @@
-"""The style of vector layers in QGIS: names and colours of the map, in a .qml file beside them."""
+"""The style of vector layers in QGIS: names and colours of the map, in a .qml file next to them."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def _categorise(
 
 
 def _save(layer: QgsVectorLayer, file: str) -> None:
-    """Save the style beside a file, unless that is the place of the style of a map with the same name."""
+    """Save the style next to a file, unless that is the place of the style of a map with the same name."""
     style = Path(file).with_suffix(".qml")
     if not style.with_suffix(".tif").exists():
         layer.saveNamedStyle(str(style))

@@ -8,7 +8,7 @@ import rasterio
 from affine import Affine
 from rasterio.crs import CRS
 from rio_cogeo.cogeo import cog_validate
-from support.maps import LAMBERT, TRANSFORM, make_classes, random_labels, write_map
+from support.maps import LAMBERT, TRANSFORM, make_classes, random_labels, read_band, write_map
 from typer.testing import CliRunner
 
 from iic_geotools.classmap.class_map import open_map
@@ -54,11 +54,6 @@ def make_map(tmp_path: Path, labels: np.ndarray) -> MakeMap:
     return make
 
 
-def read(path: Path) -> np.ndarray:
-    with rasterio.open(path) as dataset:
-        return dataset.read(1)
-
-
 def clean_in_memory(labels: np.ndarray, grid: GeoBox, sieve: float, majority: int) -> np.ndarray:
     whole = Rect(0, 0, grid.width, grid.height)
     if majority:
@@ -83,7 +78,7 @@ def test_a_clean_map_is_that_of_the_whole_raster(
     clean_map(path, tmp_path / "clean.tif", sieve=sieve, majority=majority)
     with rasterio.open(path) as dataset:
         expected = clean_in_memory(labels, GeoBox.of(dataset), sieve, majority)
-    cleaned = read(tmp_path / "clean.tif")
+    cleaned = read_band(tmp_path / "clean.tif")
     np.testing.assert_array_equal(cleaned, expected)
     np.testing.assert_array_equal(cleaned == NODATA, labels == NODATA)
     assert (cleaned != labels).any()
@@ -175,7 +170,7 @@ def test_a_map_without_a_reference_system(make_map: MakeMap, tmp_path: Path) -> 
     with pytest.raises(UsageError, match=r"`sieve` is in square metres, and this map has no reference"):
         clean_map(path, tmp_path / "clean.tif", sieve=3.0)
     clean_map(path, tmp_path / "clean.tif", majority=1)
-    assert (read(tmp_path / "clean.tif") != read(path)).any()
+    assert (read_band(tmp_path / "clean.tif") != read_band(path)).any()
 
 
 def test_an_area_that_needs_too_much_memory_is_refused() -> None:

@@ -35,9 +35,7 @@ TRUE = np.concatenate(
 def brought_to_reflectance(path: Path, reflectance: tuple[float, float] | None = None) -> np.ndarray:
     """Read a scene as reflectance x 10000."""
     info = describe(str(path))
-    source = SceneSource(
-        info.path, (1, 2, 3, 4), "int16", info.nodata, info.has_mask((1, 2, 3, 4)), (0.0,) * 4
-    )
+    source = SceneSource.of(info, (1, 2, 3, 4), "int16")
     radiometry = reflectance_of(
         info,
         source.bidx,

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import rasterio
 from support.dates import AUTUMN, SIDE, SPRING, date, ground, write
+from support.maps import read_band
 from support.scenes import write_raster
 from typer.testing import CliRunner
 
@@ -34,15 +34,10 @@ def two_dates(folder: Path) -> tuple[Path, Path, np.ndarray]:
     )
 
 
-def read(path: Path) -> np.ndarray:
-    with rasterio.open(path) as dataset:
-        return np.asarray(dataset.read(1))
-
-
 def test_what_has_changed_is_probable(tmp_path: Path) -> None:
     before, after, changed = two_dates(tmp_path)
     result = change_probability(before, after, tmp_path / "p.tif")
-    found = read(tmp_path / "p.tif")
+    found = read_band(tmp_path / "p.tif")
     assert found.max() <= 254
     inside, outside = found[62:88, 22:58], found[~changed]
     assert np.median(inside) > 180
@@ -60,13 +55,13 @@ def test_light_and_season_are_no_change(tmp_path: Path) -> None:
     after = write(tmp_path / "b.tif", date(truth, AUTUMN, 2).astype(np.uint16) * 50)
     result = change_probability(before, after, tmp_path / "p.tif")
     assert result.share < 0.05
-    assert (read(tmp_path / "p.tif") > 127).mean() < 0.03
+    assert (read_band(tmp_path / "p.tif") > 127).mean() < 0.03
 
 
 def test_equal_dates_have_not_changed(tmp_path: Path) -> None:
     scene = write(tmp_path / "a.tif", date(ground(), SPRING, 1))
     assert change_probability(scene, scene, tmp_path / "p.tif").share < 0.01
-    assert read(tmp_path / "p.tif").mean() < 10
+    assert read_band(tmp_path / "p.tif").mean() < 10
 
 
 def test_the_probability_does_not_depend_on_tiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,7 +69,7 @@ def test_the_probability_does_not_depend_on_tiles(tmp_path: Path, monkeypatch: p
     change_probability(before, after, tmp_path / "whole.tif")
     monkeypatch.setattr(scene_change, "TILE", 48)
     change_probability(before, after, tmp_path / "tiles.tif")
-    assert np.array_equal(read(tmp_path / "whole.tif"), read(tmp_path / "tiles.tif"))
+    assert np.array_equal(read_band(tmp_path / "whole.tif"), read_band(tmp_path / "tiles.tif"))
 
 
 def test_only_ground_that_both_dates_show_is_compared(tmp_path: Path) -> None:
@@ -84,7 +79,7 @@ def test_only_ground_that_both_dates_show_is_compared(tmp_path: Path) -> None:
     before = write(tmp_path / "a.tif", date(truth, SPRING, 1), nodata=0)
     after = write(tmp_path / "b.tif", values[:, :, 10:], col=10, nodata=0)
     change_probability(before, after, tmp_path / "p.tif")
-    found = read(tmp_path / "p.tif")
+    found = read_band(tmp_path / "p.tif")
     assert found.shape == (SIDE, SIDE - 10)
     assert (found[:30] == 255).all()
     assert (found[30:] != 255).all()
@@ -104,7 +99,7 @@ def test_a_change_map_follows_the_probability(tmp_path: Path) -> None:
     ).transitions
     assert certain.changed_share == 0
     assert 0.4 * changed.mean() < sure.changed_share <= plain.changed_share
-    one, two, probability = read(maps[0]), read(maps[1]), read(tmp_path / "p.tif")
+    one, two, probability = read_band(maps[0]), read_band(maps[1]), read_band(tmp_path / "p.tif")
     assert sure.changed_share == pytest.approx(((one != two) & (probability >= 128)).mean())
     with pytest.raises(UsageError, match="min_probability"):
         change_map(*maps, tmp_path / "x.tif", probability=tmp_path / "p.tif", min_probability=2)

@@ -14,6 +14,7 @@ from rasterio.features import rasterize
 from rasterio.warp import transform_geom
 from rasterio.windows import Window
 from support.browser import EMULATED_CARD, PROGRAM, Browser, open_browser
+from support.maps import read_band
 from support.page import download, drop, finish, run_page, serve, status
 from support.studio import EXAMPLE
 
@@ -80,14 +81,9 @@ def page(address: str, site: Path, browser: Browser) -> Browser:
     return browser
 
 
-def labels(path: Path) -> np.ndarray:
-    with rasterio.open(path) as dataset:
-        return dataset.read(1)
-
-
 def assert_same(ours: Path, theirs: Path, most: float = TIES) -> None:
     """Compare labels: WebAssembly rounds otherwise than native code, which decides between equally likely classes."""
-    got, expected = labels(ours), labels(theirs)
+    got, expected = read_band(ours), read_band(theirs)
     assert ((got == 255) == (expected == 255)).all()
     assert np.count_nonzero(got != expected) <= most * got.size
 
@@ -123,7 +119,7 @@ def test_example_is_mapped_at_once_as_the_runtime_maps_it(
     assert "sentinel2.tif is mapped." in finish(browser) or model == "aerial"
     segment_raster(EXAMPLES[model], tmp_path / "map.tif", model)
     written = download(browser, "tif", tmp_path)
-    np.testing.assert_array_equal(labels(written), labels(tmp_path / "map.tif"))
+    np.testing.assert_array_equal(read_band(written), read_band(tmp_path / "map.tif"))
     download(browser, "xml", tmp_path)
     with open_map(written) as ours, open_map(tmp_path / "map.tif") as theirs:
         assert ours.grid == theirs.grid
@@ -140,7 +136,7 @@ def test_example_is_mapped_at_once_as_the_runtime_maps_it(
             transform=ours.grid.transform,
             fill=255,
         )
-    np.testing.assert_array_equal(drawn, labels(written))
+    np.testing.assert_array_equal(drawn, read_band(written))
     rows = download(browser, "csv", tmp_path).read_text().splitlines()[1:]
     assert [float(row.split(",")[3]) for row in rows] == pytest.approx([each.m2 for each in areas.classes])
     assert browser.evaluate("crossOriginIsolated")
@@ -173,7 +169,7 @@ def test_scene_with_holes_of_many_tiles(page: Browser, model: str, tmp_path: Pat
     finish(page)
     segment_raster(scene, tmp_path / "map.tif", model)
     assert_same(download(page, "tif", tmp_path), tmp_path / "map.tif")
-    assert (labels(tmp_path / "map.tif")[100:400, 300:900] == 255).all()
+    assert (read_band(tmp_path / "map.tif")[100:400, 300:900] == 255).all()
     drawn = json.loads(download(page, "geojson", tmp_path).read_text())["features"]
     assert any(len(each["geometry"]["coordinates"]) > 1 for each in drawn)
 
@@ -257,7 +253,7 @@ def test_fine_pixels_are_averaged(page: Browser, model: str, tmp_path: Path) -> 
     with rasterio.open(scene) as fine, rasterio.open(download(page, "tif", tmp_path)) as ours:
         assert ours.transform == fine.transform @ rasterio.Affine.scale(factor)
         got = ours.read(1)
-    expected = labels(tmp_path / "map.tif")[factor // 2 :: factor, factor // 2 :: factor]
+    expected = read_band(tmp_path / "map.tif")[factor // 2 :: factor, factor // 2 :: factor]
     known = (got != 255) & (expected != 255)
     assert np.count_nonzero(known) > 0.98 * got.size
     assert (

@@ -10,6 +10,7 @@ import pytest
 import rasterio
 from rasterio.transform import from_origin
 from support.catalogue import CLOUDS, NORTH, WEST, write_band, write_item
+from support.maps import read_band
 from support.scenes import write_raster
 from support.tiny_onnx import make_model
 from support.web import WebServer, serve
@@ -40,11 +41,6 @@ def server(item: dict[str, Any], tmp_path: Path) -> Iterator[WebServer]:
         yield running
 
 
-def read(path: Path) -> np.ndarray:
-    with rasterio.open(path) as dataset:
-        return dataset.read(1)
-
-
 def run(*arguments: object) -> tuple[int, str]:
     result = CliRunner().invoke(app, [*map(str, arguments), "--device", "cpu"])
     return result.exit_code, result.output
@@ -53,8 +49,8 @@ def run(*arguments: object) -> tuple[int, str]:
 @pytest.fixture
 def stacked(item: dict[str, Any], tmp_path: Path) -> Path:
     """The bands of the item in one file, 0 where there are clouds."""
-    values = np.stack([read(tmp_path / "web" / name) for name in FILES])
-    clouds = np.isin(read(tmp_path / "web" / "SCL.tif"), CLOUDS).repeat(2, 0).repeat(2, 1)
+    values = np.stack([read_band(tmp_path / "web" / name) for name in FILES])
+    clouds = np.isin(read_band(tmp_path / "web" / "SCL.tif"), CLOUDS).repeat(2, 0).repeat(2, 1)
     assert 0.05 < clouds.mean() < 0.95
     values[:, clouds] = 0
     place = from_origin(WEST, NORTH, 10, 10)
@@ -71,7 +67,7 @@ def test_an_item_at_an_address_is_mapped_as_if_it_were_one_file(
     code, output = run(server.url("item.json"), out, *options, "--preview", preview, "--web", page)
     assert code == 0, output
     segment_raster(stacked, tmp_path / "expected.tif", model, device="cpu")
-    assert np.array_equal(read(out), read(tmp_path / "expected.tif"))
+    assert np.array_equal(read_band(out), read_band(tmp_path / "expected.tif"))
     assert preview.exists()
     assert "Scene: S2A_31UDQ_20240612_0_L2A." in page.read_text()
     with rasterio.open(out) as dataset:
@@ -86,18 +82,18 @@ def test_a_mask_for_a_scene_in_a_file(
     model = tmp_path / "model.onnx"
     model.write_bytes(make_model(gsd=25.0))
     with rasterio.open(stacked) as dataset:
-        values = np.stack([read(tmp_path / "web" / name) for name in FILES])
+        values = np.stack([read_band(tmp_path / "web" / name) for name in FILES])
         scene = write_raster(tmp_path / "scene.tif", values, transform=dataset.transform)
     mask = (tmp_path / "web" / "SCL.tif", CLOUDS)
     settings: dict[str, Any] = {"device": "cpu", "match_gsd": match_gsd}
     segment_raster(scene, tmp_path / "map.tif", model, mask=mask, **settings)
     segment_raster(stacked, tmp_path / "expected.tif", model, **settings)
-    assert np.array_equal(read(tmp_path / "map.tif"), read(tmp_path / "expected.tif"))
+    assert np.array_equal(read_band(tmp_path / "map.tif"), read_band(tmp_path / "expected.tif"))
     described = segment_raster(describe(str(scene)), tmp_path / "again.tif", model, mask=mask, **settings)
-    assert np.array_equal(read(described.map), read(tmp_path / "expected.tif"))
+    assert np.array_equal(read_band(described.map), read_band(tmp_path / "expected.tif"))
     # Another nodata value does not undo a mask that was asked for.
     segment_raster(scene, tmp_path / "other.tif", model, mask=mask, nodata=0, **settings)
-    assert np.array_equal(read(tmp_path / "other.tif"), read(tmp_path / "expected.tif"))
+    assert np.array_equal(read_band(tmp_path / "other.tif"), read_band(tmp_path / "expected.tif"))
 
 
 def test_a_mask_is_part_of_what_a_run_is(item: dict[str, Any], model: Path, tmp_path: Path) -> None:
@@ -115,7 +111,7 @@ def test_a_mask_is_part_of_what_a_run_is(item: dict[str, Any], model: Path, tmp_
     assert not kept(mask=("scl", CLOUDS[1:]))
     assert not kept()
     assert not kept(asset=["B04", "B03", "B08", "B02"], bands=[1, 2, 3, 4], mask=("scl", CLOUDS))
-    write_band(tmp_path / "web" / "SCL.tif", read(tmp_path / "web" / "SCL.tif"), 20)
+    write_band(tmp_path / "web" / "SCL.tif", read_band(tmp_path / "web" / "SCL.tif"), 20)
     assert not kept(mask=("scl", CLOUDS)), "the mask was written again"
 
 
@@ -179,7 +175,7 @@ def test_workers_read_addresses(server: WebServer, model: Path, tmp_path: Path) 
     settings: dict[str, Any] = {"asset": RGBN, "mask": ("scl", CLOUDS), "device": "cpu", "tile": 64}
     one = segment_raster(server.url("item.json"), tmp_path / "one.tif", model, **settings)
     two = segment_raster(server.url("item.json"), tmp_path / "two.tif", model, workers=1, **settings)
-    assert np.array_equal(read(one.map), read(two.map))
+    assert np.array_equal(read_band(one.map), read_band(two.map))
 
 
 @pytest.mark.parametrize(
@@ -217,7 +213,7 @@ def test_assets_in_buckets(
     path.write_text(json.dumps(item))
     segment_raster(path, tmp_path / "map.tif", model, asset=RGBN, mask=("scl", CLOUDS), device="cpu")
     segment_raster(stacked, tmp_path / "expected.tif", model, device="cpu")
-    assert np.array_equal(read(tmp_path / "map.tif"), read(tmp_path / "expected.tif"))
+    assert np.array_equal(read_band(tmp_path / "map.tif"), read_band(tmp_path / "expected.tif"))
 
 
 def test_servers_are_asked_for_the_assets_only(server: WebServer, model: Path, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 import rasterio
 import shapely
 from pyogrio.raw import read as read_vector
+from support.maps import read_band
 from support.scenes import landscape
 from typer.testing import CliRunner
 
@@ -33,11 +34,6 @@ def scene(make_scene: MakeScene) -> Path:
     return make_scene(values, nodata=0)
 
 
-def read(path: Path) -> np.ndarray:
-    with rasterio.open(path) as dataset:
-        return dataset.read(1)
-
-
 @pytest.mark.parametrize("bounds", [None, (500010, 5399890, 500140, 5399990)])
 def test_a_map_is_cleaned_as_one_that_was_made_before(
     scene: Path, model: Path, tmp_path: Path, bounds: tuple[float, float, float, float] | None
@@ -49,10 +45,10 @@ def test_a_map_is_cleaned_as_one_that_was_made_before(
         scene, direct, model, sieve=SIEVE, majority=1, confidence=tmp_path / "direct-c.tif", **kwargs
     )
     clean_map(raw, later, sieve=SIEVE, majority=1)
-    np.testing.assert_array_equal(read(direct), read(later))
-    assert (read(direct) != read(raw)).any()
-    np.testing.assert_array_equal(read(direct) == 255, read(raw) == 255)
-    np.testing.assert_array_equal(read(tmp_path / "direct-c.tif"), read(tmp_path / "raw-c.tif"))
+    np.testing.assert_array_equal(read_band(direct), read_band(later))
+    assert (read_band(direct) != read_band(raw)).any()
+    np.testing.assert_array_equal(read_band(direct) == 255, read_band(raw) == 255)
+    np.testing.assert_array_equal(read_band(tmp_path / "direct-c.tif"), read_band(tmp_path / "raw-c.tif"))
     with rasterio.open(direct) as dataset:
         assert dataset.tags()["IIC_SIEVE"] == "20 m2"
         assert dataset.tags()["IIC_MAJORITY"] == "1 px"
@@ -62,7 +58,7 @@ def test_products_are_those_of_the_clean_map(scene: Path, model: Path, tmp_path:
     out = tmp_path / "map.tif"
     products = {"polygons": tmp_path / "p.gpkg", "stats": tmp_path / "s.json", "preview": tmp_path / "v.png"}
     segment_raster(scene, out, model, device="cpu", sieve=SIEVE, simplify=1.0, **products)
-    labels = read(out)
+    labels = read_band(out)
     for row in json.loads(products["stats"].read_text())["classes"]:
         assert row["pixels"] == int((labels == row["value"]).sum())
     meta, _, wkb, columns = read_vector(products["polygons"])
@@ -100,11 +96,11 @@ def test_an_interrupted_run_resumes_with_clean_tiles(
     assert not out.exists()
     monkeypatch.setattr(Sieve, "__call__", count)
     assert run() == 9 - 4
-    resumed = read(out)
+    resumed = read_band(out)
     out.unlink()
     (tmp_path / "map.qml").unlink()
     assert run() == 9
-    np.testing.assert_array_equal(read(out), resumed)
+    np.testing.assert_array_equal(read_band(out), resumed)
 
 
 def test_clean_tiles_of_another_area_are_not_taken(
@@ -118,7 +114,7 @@ def test_clean_tiles_of_another_area_are_not_taken(
     summary = segment_raster(scene, out, model, device="cpu", sieve=SIEVE)
     assert summary.tiles_run == 0, "the labels are those of the same work"
     segment_raster(scene, other, model, device="cpu", sieve=SIEVE)
-    np.testing.assert_array_equal(read(out), read(other))
+    np.testing.assert_array_equal(read_band(out), read_band(other))
 
 
 def test_many_scenes_are_cleaned_and_kept(scene: Path, model: Path, tmp_path: Path) -> None:
@@ -134,7 +130,7 @@ def test_many_scenes_are_cleaned_and_kept(scene: Path, model: Path, tmp_path: Pa
     assert "exists" in str(other.error), "another area is other work"
     single = tmp_path / "single.tif"
     segment_raster(scene, single, sieve=SIEVE, **kwargs)
-    np.testing.assert_array_equal(read(folder / "scene.tif"), read(single))
+    np.testing.assert_array_equal(read_band(folder / "scene.tif"), read_band(single))
 
 
 def test_bad_numbers(scene: Path, model: Path, make_scene: MakeScene, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import rasterio
 from rasterio.transform import from_origin
+from support.maps import read_band
 from support.scenes import landscape
 from typer.testing import CliRunner
 
@@ -31,11 +32,6 @@ def scenes(make_scene: MakeScene) -> list[Path]:
         make_scene(values[:, :, :120], "west.tif"),
         make_scene(right, "east.tif", transform=from_origin(500050, 5400000, 0.5, 0.5), nodata=0),
     ]
-
-
-def read(path: Path) -> np.ndarray:
-    with rasterio.open(path) as dataset:
-        return dataset.read(1)
 
 
 def run(*arguments: object) -> tuple[int, str]:
@@ -154,7 +150,7 @@ def test_mosaic(scenes: list[Path], model: Path, tmp_path: Path) -> None:
     out, mosaic = tmp_path / "maps", tmp_path / "all.vrt"
     code, output = run(*scenes, out, "--model", model, "--device", "cpu", "--mosaic", mosaic)
     assert code == 0, output
-    west, east = read(out / "west.tif"), read(out / "east.tif")
+    west, east = read_band(out / "west.tif"), read_band(out / "east.tif")
     expected = np.full((100, 200), 255, np.uint8)
     expected[:, :120] = west
     expected[:, 100:] = np.where(east == 255, expected[:, 100:], east)
@@ -167,7 +163,7 @@ def test_mosaic(scenes: list[Path], model: Path, tmp_path: Path) -> None:
     (tmp_path / "moved").mkdir()
     for path in (out, mosaic):
         path.rename(tmp_path / "moved" / path.name)
-    assert np.array_equal(read(tmp_path / "moved" / "all.vrt"), expected)
+    assert np.array_equal(read_band(tmp_path / "moved" / "all.vrt"), expected)
 
 
 @pytest.mark.gdal

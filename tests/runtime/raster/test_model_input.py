@@ -13,6 +13,7 @@ from affine import Affine
 from rasterio.enums import ColorInterp
 from rasterio.transform import from_origin
 from rasterio.windows import Window
+from support.maps import read_band
 from support.open_files import most_open_files
 from support.scenes import landscape
 from support.tiny_onnx import make_model
@@ -28,11 +29,6 @@ from iic_runtime.raster.model_input import choose_reading
 MakeScene = Callable[..., Path]
 WHERE = from_origin(500000, 5400000, 0.5, 0.5)
 NAMES = ("red", "green", "blue", "nir", "where")
-
-
-def read(path: Path) -> np.ndarray:
-    with rasterio.open(path) as dataset:
-        return dataset.read(1)
 
 
 @pytest.fixture
@@ -69,7 +65,7 @@ def test_an_infrared_band_marked_as_alpha_is_not_a_mask_at_any_resolution(
     with rasterio.open(marked, "r+") as dataset:
         dataset.colorinterp = [ColorInterp.red, ColorInterp.green, ColorInterp.blue, ColorInterp.alpha]
     segment_raster(marked, tmp_path / "marked_map.tif", metre_model, **options)
-    assert np.array_equal(read(tmp_path / "marked_map.tif"), read(tmp_path / "plain_map.tif"))
+    assert np.array_equal(read_band(tmp_path / "marked_map.tif"), read_band(tmp_path / "plain_map.tif"))
 
 
 @pytest.mark.parametrize(
@@ -97,7 +93,7 @@ def test_holes_do_not_leak_into_a_resampled_scene(
         nodata = inside if "option" in told_by else None
         out = tmp_path / f"map{inside}.tif"
         segment_raster(scene, out, metre_model, device="cpu", match_gsd=True, nodata=nodata)
-        maps.append(read(out))
+        maps.append(read_band(out))
         assert np.array_equal(maps[-1] == 255, hole)
     assert np.array_equal(*maps)
 
@@ -111,7 +107,7 @@ def test_pixels_beside_holes_keep_their_labels_where_pixels_are_not_square(
     values[:, holes] = 0
     scene = make_scene(values, transform=from_origin(500000, 5400000, across, down), nodata=0)
     segment_raster(scene, tmp_path / "map.tif", metre_model, device="cpu", match_gsd=True)
-    assert np.array_equal(read(tmp_path / "map.tif") == 255, holes)
+    assert np.array_equal(read_band(tmp_path / "map.tif") == 255, holes)
 
 
 @pytest.mark.filterwarnings("error::RuntimeWarning")
@@ -134,7 +130,7 @@ def test_nodata_values_need_not_fit_the_type(
     )
     empty = np.zeros((40, 50), bool)
     empty[10:20, 10:20] = True
-    assert np.array_equal(read(tmp_path / "map.tif") == 255, empty)
+    assert np.array_equal(read_band(tmp_path / "map.tif") == 255, empty)
 
 
 def test_a_model_whose_range_begins_below_its_type(make_scene: MakeScene, tmp_path: Path) -> None:
@@ -143,7 +139,7 @@ def test_a_model_whose_range_begins_below_its_type(make_scene: MakeScene, tmp_pa
     values = landscape(40, 50)
     values[:, :5] = 0
     segment_raster(make_scene(values, nodata=0), tmp_path / "map.tif", model, device="cpu")
-    assert (read(tmp_path / "map.tif")[:5] == 255).all()
+    assert (read_band(tmp_path / "map.tif")[:5] == 255).all()
 
 
 @pytest.mark.parametrize("sparse", [True, False])
@@ -168,10 +164,10 @@ def test_rescale_auto_finds_the_data_of_a_nearly_empty_scene(
     segment_raster(scene, tmp_path / "map.tif", model, device="cpu", rescale="auto")
     segment_raster(make_scene(values), tmp_path / "alone.tif", model, device="cpu", rescale="auto")
     inner = slice(32, -32)  # beyond the reach of what surrounds the data
-    labels = read(tmp_path / "map.tif")[2560:2816, 2304:2560]
+    labels = read_band(tmp_path / "map.tif")[2560:2816, 2304:2560]
     # Only part of the data is looked at there: percentiles differ by a little.
-    assert np.mean(labels[inner, inner] == read(tmp_path / "alone.tif")[inner, inner]) > 0.97
-    assert (read(tmp_path / "map.tif") != 255).sum() == 256 * 256
+    assert np.mean(labels[inner, inner] == read_band(tmp_path / "alone.tif")[inner, inner]) > 0.97
+    assert (read_band(tmp_path / "map.tif") != 255).sum() == 256 * 256
 
 
 def test_rescale_auto_brings_every_band_to_its_own_range(
@@ -183,7 +179,7 @@ def test_rescale_auto_brings_every_band_to_its_own_range(
     segment_raster(make_scene(values), tmp_path / "map.tif", model, device="cpu", rescale="auto")
     other = (values * (20 * bands) + 100 * bands).astype(np.uint16)
     segment_raster(make_scene(other), tmp_path / "other.tif", model, device="cpu", rescale="auto")
-    assert np.mean(read(tmp_path / "map.tif") == read(tmp_path / "other.tif")) > 0.999
+    assert np.mean(read_band(tmp_path / "map.tif") == read_band(tmp_path / "other.tif")) > 0.999
 
 
 def test_a_paletted_image_is_mapped_as_the_picture_that_it_shows(
@@ -202,7 +198,7 @@ def test_a_paletted_image_is_mapped_as_the_picture_that_it_shows(
             segment_raster(scene, tmp_path / "map.tif", model, device="cpu", overwrite=True)
         picture = make_scene(image, descriptions=None, photometric="RGB")
         segment_raster(picture, tmp_path / "picture.tif", model, device="cpu", overwrite=True)
-        labels, expected = read(tmp_path / "map.tif"), read(tmp_path / "picture.tif")
+        labels, expected = read_band(tmp_path / "map.tif"), read_band(tmp_path / "picture.tif")
         holes = np.zeros_like(labels, bool) if nodata is None else index[0] == nodata
         assert (labels[holes] == 255).all()
         if nodata is None:
@@ -268,5 +264,5 @@ def test_a_mosaic_keeps_few_files_open(
     out = tmp_path / "map.tif"
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
         most_open = process.submit(most_open_files, mosaic, model, out, in_thread).result()
-    assert np.array_equal(read(tmp_path / "map.tif"), Segmenter(model, device="cpu")(values).labels)
+    assert np.array_equal(read_band(tmp_path / "map.tif"), Segmenter(model, device="cpu")(values).labels)
     assert 0 < most_open < 40

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-import rasterio
+from support.maps import read_band
 from support.tiny_onnx import make_model
 
 from iic_geotools.errors import AssumptionWarning, UsageError
@@ -35,11 +35,6 @@ def tiny(tmp_path: Path) -> Path:
     return path
 
 
-def read(path: Path) -> np.ndarray:
-    with rasterio.open(path) as dataset:
-        return dataset.read(1)
-
-
 def measure(scene: Path, model: Path, name: str, **options: Any) -> np.ndarray:
     """Map a scene, and return the novelty of its pixels."""
     folder = scene.with_name(name)
@@ -47,7 +42,7 @@ def measure(scene: Path, model: Path, name: str, **options: Any) -> np.ndarray:
     segment_raster(
         scene, folder / "map.tif", model, **{"device": "cpu", **options}, novelty=folder / "novelty.tif"
     )
-    return read(folder / "novelty.tif")
+    return read_band(folder / "novelty.tif")
 
 
 def test_novelty_is_the_probability_of_another_world(
@@ -73,7 +68,7 @@ def test_novelty_does_not_depend_on_tiles(make_scene: MakeScene, tiny: Path, opt
     whole = measure(scene, tiny, "whole", **SCALE)
     assert np.array_equal(measure(scene, tiny, "tiles", **SCALE, **options), whole)
     assert np.array_equal(whole == 255, (values == -9999).all(0))
-    assert np.array_equal(read(scene.parent / "whole" / "map.tif") == 255, whole == 255)
+    assert np.array_equal(read_band(scene.parent / "whole" / "map.tif") == 255, whole == 255)
 
 
 def test_labels_are_the_same_with_novelty(make_scene: MakeScene, tiny: Path, tmp_path: Path) -> None:
@@ -100,7 +95,7 @@ def test_an_interrupted_run_resumes_with_its_novelty(make_scene: MakeScene, tiny
     )
     assert summary.parts_reused > 0
     assert summary.tiles_run == 0
-    assert np.array_equal(read(folder / "novelty.tif"), measure(scene, tiny, "whole", **SCALE))
+    assert np.array_equal(read_band(folder / "novelty.tif"), measure(scene, tiny, "whole", **SCALE))
 
 
 def test_novelty_of_a_scene_that_is_read_coarser_has_the_grid_of_the_scene(

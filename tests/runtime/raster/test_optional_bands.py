@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import rasterio
 from rasterio.enums import ColorInterp
+from support.maps import read_band
 from support.scenes import landscape
 from support.tiny_onnx import make_card, make_model
 
@@ -28,11 +29,6 @@ def model(tmp_path: Path) -> Path:
     return path
 
 
-def labels(path: Path) -> np.ndarray:
-    with rasterio.open(path) as dataset:
-        return dataset.read(1)
-
-
 def expected(model: Path, values: np.ndarray) -> np.ndarray:
     """The labels of pixels fed to the graph as they are, without any rule for missing bands."""
     engine = Segmenter(model, device="cpu").engine
@@ -50,7 +46,7 @@ def test_a_scene_without_an_optional_band_is_fed_the_value_that_says_so(
     for tile in (None, 32):
         scene, out = make_scene(values[:3]), tmp_path / f"map{tile}.tif"
         segment_raster(scene, out, model, device="cpu", tile=tile)
-        assert np.array_equal(labels(out), expected(model, without_infrared(values)))
+        assert np.array_equal(read_band(out), expected(model, without_infrared(values)))
 
 
 def test_data_never_says_that_a_band_is_missing(make_scene: MakeScene, model: Path, tmp_path: Path) -> None:
@@ -58,7 +54,7 @@ def test_data_never_says_that_a_band_is_missing(make_scene: MakeScene, model: Pa
     values[3, 10:30, 10:30] = 0
     segment_raster(make_scene(values), tmp_path / "map.tif", model, device="cpu")
     guarded = np.concatenate([values[:3], np.maximum(values[3:], 1)])
-    assert np.array_equal(labels(tmp_path / "map.tif"), expected(model, guarded))
+    assert np.array_equal(read_band(tmp_path / "map.tif"), expected(model, guarded))
     source = choose_reading(describe(str(tmp_path / "scene.tif")), Segmenter(model, device="cpu").card)
     with source.open() as scene:
         assert np.array_equal(scene.read(Rect(0, 0, 70, 60)).values, guarded)
@@ -73,8 +69,8 @@ def test_alpha_is_a_mask_and_never_infrared(make_scene: MakeScene, model: Path, 
     clear = without_infrared(values)
     clear[:, :20] = 0
     whole = expected(model, clear)
-    assert (labels(tmp_path / "map.tif")[:20] == 255).all()
-    assert np.array_equal(labels(tmp_path / "map.tif")[20:], whole[20:])
+    assert (read_band(tmp_path / "map.tif")[:20] == 255).all()
+    assert np.array_equal(read_band(tmp_path / "map.tif")[20:], whole[20:])
     named = make_scene(values, "named.tif", photometric="RGB", alpha="YES")
     reading = choose_reading(describe(str(named)), Segmenter(model, device="cpu").card)
     assert reading.bidx == (1, 2, 3, 4)
@@ -84,7 +80,7 @@ def test_bands_may_leave_optional_ones_out(make_scene: MakeScene, model: Path, t
     values = landscape(60, 70)
     scene = make_scene(values[::-1], descriptions=None)
     segment_raster(scene, tmp_path / "map.tif", model, device="cpu", bands=[4, 3, 2])
-    assert np.array_equal(labels(tmp_path / "map.tif"), expected(model, without_infrared(values)))
+    assert np.array_equal(read_band(tmp_path / "map.tif"), expected(model, without_infrared(values)))
 
 
 def test_holes_of_a_missing_band_stay_missing(make_scene: MakeScene, model: Path) -> None:
@@ -202,7 +198,7 @@ class TestEightBits:
         segment_raster(
             make_scene((values * np.float64(factor)).astype(dtype)), tmp_path / "map.tif", model, device="cpu"
         )
-        assert np.array_equal(labels(tmp_path / "map.tif"), expected(model, values))
+        assert np.array_equal(read_band(tmp_path / "map.tif"), expected(model, values))
         assert not [warning for warning in recwarn if warning.category is AssumptionWarning]
 
     def test_a_scene_without_data_says_nothing(
@@ -211,7 +207,7 @@ class TestEightBits:
         empty = make_scene(np.zeros((4, 20, 20), np.uint16), nodata=0)
         with pytest.warns(AssumptionWarning):
             segment_raster(empty, tmp_path / "map.tif", model, device="cpu")
-        assert (labels(tmp_path / "map.tif") == 255).all()
+        assert (read_band(tmp_path / "map.tif") == 255).all()
 
     def test_alpha_of_sixteen_bits_is_a_mask(self, make_scene: MakeScene, model: Path) -> None:
         values = (landscape(40, 50).astype(np.uint16)) * 13

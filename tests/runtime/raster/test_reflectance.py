@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import rasterio
+from support.maps import read_band
 from support.scenes import landscape
 from support.tiny_onnx import make_model
 from typer.testing import CliRunner
@@ -31,15 +32,10 @@ def model(tmp_path: Path) -> Path:
     return path
 
 
-def read(path: Path) -> np.ndarray:
-    with rasterio.open(path) as dataset:
-        return np.asarray(dataset.read(1))
-
-
 def mapped(scene: Path, model: Path, **options: Any) -> np.ndarray:
     out = scene.with_name("map.tif")
     segment_raster(scene, out, model, device="cpu", overwrite=True, **options)
-    return read(out)
+    return read_band(out)
 
 
 @pytest.mark.parametrize("tile", [None, 32])
@@ -141,7 +137,7 @@ def test_a_stac_item_says_how(make_scene: MakeScene, model: Path, tmp_path: Path
         json.dumps({"type": "Feature", "id": "there", "properties": {}, "assets": {"image": asset}})
     )
     (outcome,) = segment_rasters([item], tmp_path / "maps", model, device="cpu")
-    assert np.array_equal(read(outcome.map), mapped(make_scene(LANDSAT_VALUES, LANDSAT), model))
+    assert np.array_equal(read_band(outcome.map), mapped(make_scene(LANDSAT_VALUES, LANDSAT), model))
 
 
 def test_maps_of_another_reflectance_are_not_kept(make_scene: MakeScene, model: Path, tmp_path: Path) -> None:
@@ -172,7 +168,7 @@ def test_the_command(make_scene: MakeScene, model: Path, tmp_path: Path) -> None
     arguments = [str(scene), str(out), "--model", str(model), "--device", "cpu"]
     result = CliRunner().invoke(command.app, [*arguments, "--reflectance", "1e-4,-0.3"])
     assert result.exit_code == 0
-    assert np.array_equal(read(out), mapped(scene, model, reflectance=(1e-4, -0.3)))
+    assert np.array_equal(read_band(out), mapped(scene, model, reflectance=(1e-4, -0.3)))
     result = CliRunner().invoke(command.app, [*arguments, "--reflectance", "much"])
     assert result.exit_code == 2
     shown = CliRunner().invoke(model_commands.app, ["show", str(model)])

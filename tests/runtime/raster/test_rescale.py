@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import rasterio
+from support.maps import read_band
 from support.scenes import landscape
 from support.tiny_onnx import make_model
 from typer.testing import CliRunner
@@ -22,11 +22,6 @@ def model(tmp_path: Path) -> Path:
     path = tmp_path / "auto.onnx"
     path.write_bytes(make_model(rescale="auto"))
     return path
-
-
-def read(path: Path) -> np.ndarray:
-    with rasterio.open(path) as dataset:
-        return np.asarray(dataset.read(1))
 
 
 def deep(values: np.ndarray) -> np.ndarray:
@@ -49,7 +44,7 @@ def test_scenes_of_any_type_and_stretch_have_one_map(
     ]
     with caplog.at_level(logging.INFO):
         outcomes = segment_rasters(scenes, tmp_path / "maps", model, device="cpu", **options)
-    first, *others = (read(outcome.map) for outcome in outcomes)
+    first, *others = (read_band(outcome.map) for outcome in outcomes)
     assert len(np.unique(first)) > 1
     assert all(np.array_equal(first, other) for other in others)
     output = [
@@ -69,7 +64,7 @@ def test_rescale_overrides_the_card(make_scene: MakeScene, model: Path, tmp_path
     def mapped(model: Path, rescale: str | None, scene: Path = scene) -> np.ndarray:
         out = tmp_path / "map.tif"
         segment_raster(scene, out, model, device="cpu", rescale=rescale, overwrite=True)
-        return read(out)
+        return read_band(out)
 
     assert np.array_equal(mapped(model, None), mapped(plain, "auto"))
     assert np.array_equal(mapped(model, "off"), mapped(plain, None))
@@ -92,10 +87,10 @@ def test_no_data_is_never_counted_nor_made(
     values[:, 30:50, 20:60] = hole
     holes = (values == hole).all(0)
     segment_raster(make_scene(values, "a.tif", nodata=hole), tmp_path / "a-map.tif", model, device="cpu")
-    assert np.array_equal(read(tmp_path / "a-map.tif") == 255, holes)
+    assert np.array_equal(read_band(tmp_path / "a-map.tif") == 255, holes)
     real = np.where(holes, np.nan, values).astype(np.float32)
     segment_raster(make_scene(real, "b.tif"), tmp_path / "b-map.tif", model, device="cpu")
-    assert np.array_equal(read(tmp_path / "a-map.tif"), read(tmp_path / "b-map.tif"))
+    assert np.array_equal(read_band(tmp_path / "a-map.tif"), read_band(tmp_path / "b-map.tif"))
 
 
 @pytest.mark.filterwarnings("error::RuntimeWarning")
@@ -105,11 +100,11 @@ def test_bands_of_one_value_and_scenes_of_none(
     values = deep(landscape(64, 64))
     values[1] = 777
     segment_raster(make_scene(values), tmp_path / "map.tif", model, device="cpu")
-    assert (read(tmp_path / "map.tif") != 255).all()
+    assert (read_band(tmp_path / "map.tif") != 255).all()
     for name, empty in (("zero", np.zeros_like(values)), ("nan", np.full(values.shape, np.nan, np.float32))):
         out = tmp_path / f"{name}-map.tif"
         segment_raster(make_scene(empty, f"{name}.tif", nodata=0), out, model, device="cpu")
-        assert (read(out) == 255).all()
+        assert (read_band(out) == 255).all()
         assert "the map will be empty" in caplog.text
 
 
@@ -137,4 +132,4 @@ def test_arrays_with_coordinates(make_scene: MakeScene, model: Path, tmp_path: P
     segment_raster(scene, tmp_path / "map.tif", model, device="cpu")
     for chunks in (None, {"x": 33, "y": 20}):
         labels = segment(rioxarray.open_rasterio(scene, chunks=chunks), model, device="cpu")
-        assert np.array_equal(labels.values, read(tmp_path / "map.tif"))
+        assert np.array_equal(labels.values, read_band(tmp_path / "map.tif"))

@@ -13,6 +13,7 @@ from rasterio.control import GroundControlPoint
 from rasterio.rpc import RPC
 from rasterio.transform import from_origin
 from rio_cogeo import cog_validate
+from support.maps import read_band
 from support.scenes import landscape
 from support.tiny_onnx import make_model
 
@@ -29,17 +30,12 @@ def whole_image(model: Path, values: np.ndarray, valid: np.ndarray | None = None
     return Segmenter(model, device="cpu", tile=100_000)(values, valid).labels
 
 
-def read(path: Path) -> np.ndarray:
-    with rasterio.open(path) as dataset:
-        return dataset.read(1)
-
-
 def test_the_map_is_the_whole_image_run(make_scene: MakeScene, model: Path, tmp_path: Path) -> None:
     values = landscape(301, 411)
     out = tmp_path / "map.tif"
     summary = segment_raster(make_scene(values), out, model, tile=64, device="cpu")
-    assert np.array_equal(read(out), whole_image(model, values))
-    assert len(np.unique(read(out))) > 1
+    assert np.array_equal(read_band(out), whole_image(model, values))
+    assert len(np.unique(read_band(out))) > 1
     assert summary.provider == "CPUExecutionProvider"
     assert summary.pixels == 301 * 411
     assert summary.tiles_run == 5 * 7
@@ -76,7 +72,7 @@ def test_any_tiling_gives_the_same_map(
     out = tmp_path / "map.tif"
     scene = make_scene(values, **blocks)
     segment_raster(scene, out, model, tile=tile, batch=batch, threads=threads, device="cpu", overwrite=True)
-    assert np.array_equal(read(out), whole_image(model, values))
+    assert np.array_equal(read_band(out), whole_image(model, values))
 
 
 def test_what_the_map_is(make_scene: MakeScene, model: Path, tmp_path: Path) -> None:
@@ -138,11 +134,11 @@ def test_pixels_without_data_are_nodata(make_scene: MakeScene, tmp_path: Path, k
     out, sure = tmp_path / "map.tif", tmp_path / "confidence.tif"
     summary = segment_raster(scene, out, model, tile=32, device="cpu", confidence=sure)
     expected = whole_image(model, np.nan_to_num(values), valid)
-    assert np.array_equal(read(out), expected)
-    assert (read(out)[~valid] == 255).all()
-    assert (read(out)[valid] < 4).all()
+    assert np.array_equal(read_band(out), expected)
+    assert (read_band(out)[~valid] == 255).all()
+    assert (read_band(out)[valid] < 4).all()
     assert summary.tiles_without_data > 0
-    assert np.array_equal(read(sure) == 255, ~valid)
+    assert np.array_equal(read_band(sure) == 255, ~valid)
 
 
 def test_confidence_is_the_probability(make_scene: MakeScene, model: Path, tmp_path: Path) -> None:
@@ -150,7 +146,7 @@ def test_confidence_is_the_probability(make_scene: MakeScene, model: Path, tmp_p
     out, sure = tmp_path / "map.tif", tmp_path / "confidence.tif"
     segment_raster(make_scene(values), out, model, tile=32, device="cpu", confidence=sure)
     expected = Segmenter(model, device="cpu", tile=4096)(values).confidence
-    assert np.array_equal(read(sure), np.minimum(expected, 254))
+    assert np.array_equal(read_band(sure), np.minimum(expected, 254))
     assert cog_validate(sure, strict=True, quiet=True)[0]
 
 
@@ -159,7 +155,7 @@ def test_bounds_cut_the_map_without_changing_it(make_scene: MakeScene, model: Pa
     scene, out = make_scene(values), tmp_path / "map.tif"
     bounds = (500000 + 0.5 * 101.2, 5400000 - 0.5 * 150, 500000 + 0.5 * 201, 5400000 - 0.5 * 77)
     segment_raster(scene, out, model, tile=40, device="cpu", bounds=bounds)
-    assert np.array_equal(read(out), whole_image(model, values)[77:150, 101:201])
+    assert np.array_equal(read_band(out), whole_image(model, values)[77:150, 101:201])
     with rasterio.open(out) as dataset:
         assert dataset.transform == from_origin(500000 + 0.5 * 101, 5400000 - 0.5 * 77, 0.5, 0.5)
 
@@ -169,10 +165,10 @@ def test_bands_in_another_order(make_scene: MakeScene, model: Path, tmp_path: Pa
     out = tmp_path / "map.tif"
     named = make_scene(values[::-1], "named.tif", descriptions=("NIR", "Blue", "Green", "Red"))
     segment_raster(named, out, model, device="cpu")
-    assert np.array_equal(read(out), whole_image(model, values))
+    assert np.array_equal(read_band(out), whole_image(model, values))
     unnamed = make_scene(values[[2, 1, 0, 3]], "unnamed.tif", descriptions=None)
     segment_raster(unnamed, out, model, device="cpu", bands=["3", "2", "1", "4"], overwrite=True)
-    assert np.array_equal(read(out), whole_image(model, values))
+    assert np.array_equal(read_band(out), whole_image(model, values))
 
 
 def test_uint16_is_mapped_with_a_sentence(make_scene: MakeScene, model: Path, tmp_path: Path) -> None:
@@ -186,12 +182,12 @@ def test_uint16_is_mapped_with_a_sentence(make_scene: MakeScene, model: Path, tm
     bright = 20.0 * np.percentile(values[:3], 99, method="inverted_cdf")
     function = Rescale(((0.0, bright),) * 4, ((0.0, 235.0),) * 4)
     assert np.array_equal(
-        read(out), whole_image(model, function.apply(values.astype(np.uint16) * 20, "uint8"))
+        read_band(out), whole_image(model, function.apply(values.astype(np.uint16) * 20, "uint8"))
     )
     segment_raster(scene, out, model, device="cpu", rescale="0,5100", overwrite=True)
-    assert np.array_equal(read(out), whole_image(model, values))
+    assert np.array_equal(read_band(out), whole_image(model, values))
     segment_raster(scene, out, model, device="cpu", rescale="auto", overwrite=True)
-    assert len(np.unique(read(out))) > 1
+    assert len(np.unique(read_band(out))) > 1
 
 
 def test_a_model_for_uint16_takes_uint16(make_scene: MakeScene, tmp_path: Path) -> None:
@@ -199,7 +195,7 @@ def test_a_model_for_uint16_takes_uint16(make_scene: MakeScene, tmp_path: Path) 
     model.write_bytes(make_model(dtype="uint16"))
     values = landscape(60, 70).astype(np.uint16) * 40
     segment_raster(make_scene(values), tmp_path / "map.tif", model, device="cpu", tile=32)
-    assert np.array_equal(read(tmp_path / "map.tif"), whole_image(model, values))
+    assert np.array_equal(read_band(tmp_path / "map.tif"), whole_image(model, values))
 
 
 @pytest.mark.parametrize(
@@ -305,7 +301,7 @@ def test_a_scene_in_a_zip(make_scene: MakeScene, model: Path, tmp_path: Path) ->
     with ZipFile(tmp_path / "scene.zip", "w") as archive:
         archive.write(make_scene(values), "inner.tif")
     segment_raster(f"zip://{tmp_path}/scene.zip!inner.tif", tmp_path / "map.tif", model, device="cpu")
-    assert np.array_equal(read(tmp_path / "map.tif"), whole_image(model, values))
+    assert np.array_equal(read_band(tmp_path / "map.tif"), whole_image(model, values))
 
 
 def test_creation_options(make_scene: MakeScene, model: Path, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import rasterio
 from click.testing import CliRunner as RioRunner
 from pyogrio.raw import read as read_vector
 from rasterio.rio.main import main_group
+from support.maps import read_band
 from support.scenes import landscape
 from support.tiny_onnx import make_model
 from typer.testing import CliRunner
@@ -44,15 +45,10 @@ def expected(scene: Path, model: Path) -> tuple[np.ndarray, np.ndarray]:
     return result.labels, unsure
 
 
-def read(path: Path) -> np.ndarray:
-    with rasterio.open(path) as dataset:
-        return np.asarray(dataset.read(1))
-
-
 def mapped(scene: Path, model: Path, **options: Any) -> np.ndarray:
     out = scene.with_name("map.tif")
     segment_raster(scene, out, model, device="cpu", overwrite=True, **options)
-    return read(out)
+    return read_band(out)
 
 
 @pytest.mark.parametrize("tile", [None, 32])
@@ -64,7 +60,7 @@ def test_unsure_pixels_become_nodata(
     marked = mapped(scene, model, min_confidence=P, tile=tile, confidence=confidence)
     assert np.array_equal(marked, np.where(unsure, 255, labels))
     # The confidence of unsure pixels stays: it says how unsure they are.
-    assert np.array_equal(read(confidence) == 255, labels == 255)
+    assert np.array_equal(read_band(confidence) == 255, labels == 255)
 
 
 def test_unsure_pixels_become_a_class_in_every_output(
@@ -118,7 +114,7 @@ def test_a_run_that_was_interrupted_resumes_only_with_the_same_limit(
     kept = len(list((tmp_path / "out.tif.parts").glob("labels-*.tif")))
     assert kept > 0
     assert run(P) == kept
-    assert np.array_equal(read(out), whole)
+    assert np.array_equal(read_band(out), whole)
     out.unlink()
     (tmp_path / "out.qml").unlink()
     calls = 0
@@ -176,10 +172,10 @@ def test_the_commands(
     out = tmp_path / "out.tif"
     options = ["--model", str(model), "--device", "cpu", "--min-confidence", str(P), "--unsure-class"]
     assert CliRunner().invoke(command.app, [str(scene), str(out), *options]).exit_code == 0
-    assert np.array_equal(read(out) == 4, expected[1])
+    assert np.array_equal(read_band(out) == 4, expected[1])
     result = RioRunner().invoke(main_group, ["iic-segment", str(scene), str(out), *options, "--overwrite"])
     assert result.exit_code == 0
-    assert np.array_equal(read(out) == 4, expected[1])
+    assert np.array_equal(read_band(out) == 4, expected[1])
 
 
 def test_the_figures_on_the_card_are_shown(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from rasterio.features import geometry_mask
 from rasterio.transform import from_origin
 from rasterio.warp import transform_geom
 from shapely import from_geojson, from_wkb, to_wkb
+from support.maps import read_band
 from support.scenes import landscape
 from support.tiny_onnx import make_model
 from typer.testing import CliRunner
@@ -27,11 +28,6 @@ from iic_runtime.cli.segment_raster import app
 
 MakeScene = Callable[..., Path]
 WHERE = from_origin(500000, 5400000, 0.5, 0.5)
-
-
-def read(path: Path) -> np.ndarray:
-    with rasterio.open(path) as dataset:
-        return dataset.read(1)
 
 
 def triangle(tmp_path: Path, crs: str) -> tuple[Path, dict[str, Any]]:
@@ -51,7 +47,7 @@ def test_an_area_of_interest_in_another_crs(make_scene: MakeScene, model: Path, 
     whole = Segmenter(model, device="cpu", tile=4096)(values).labels
     inside = geometry_mask([shape], (300, 400), WHERE, invert=True)
     expected = np.where(inside, whole, 255)[20:190, 40:240]
-    got = read(tmp_path / "map.tif")
+    got = read_band(tmp_path / "map.tif")
     assert got.shape == expected.shape
     assert np.mean(got != expected) < 2e-3  # centres on the edge, by way of lon/lat and back
     assert (got == 255).any()
@@ -74,7 +70,7 @@ def test_everything_at_once(make_scene: MakeScene, model: Path, tmp_path: Path) 
     options = {name: tmp_path / file for name, file in names.items()}
     scene = make_scene(landscape(120, 160))
     segment_raster(scene, tmp_path / "map.tif", model, device="cpu", tile=64, min_area=1.0, **options)
-    labels = read(tmp_path / "map.tif")
+    labels = read_band(tmp_path / "map.tif")
     stats = json.loads(options["stats"].read_text())
     for entry in stats["classes"]:
         pixels = int((labels == entry["value"]).sum())
@@ -153,7 +149,7 @@ def test_match_gsd_runs_at_the_models_resolution(make_scene: MakeScene, tmp_path
     values[:, 30:61, 40:71] = 0
     scene = make_scene(values, nodata=0)
     segment_raster(scene, tmp_path / "map.tif", model, device="cpu", tile=32, match_gsd=True)
-    got = read(tmp_path / "map.tif")
+    got = read_band(tmp_path / "map.tif")
     with rasterio.open(scene) as a, rasterio.open(tmp_path / "map.tif") as b:
         assert (a.shape, a.transform, a.crs) == (b.shape, b.transform, b.crs)
     hole = (values == 0).all(axis=0)
@@ -174,7 +170,7 @@ def test_match_gsd_in_degrees(make_scene: MakeScene, tmp_path: Path) -> None:
     where = from_origin(3.0, 60.0, 20 / degree / 0.5, 10 / degree)
     scene = make_scene(landscape(80, 60), crs="EPSG:4326", transform=where)
     segment_raster(scene, tmp_path / "map.tif", model, device="cpu", match_gsd=True)
-    labels = read(tmp_path / "map.tif")
+    labels = read_band(tmp_path / "map.tif")
     assert labels.shape == (80, 60)
     assert np.array_equal(labels[::2], labels[1::2]), "rows were halved, columns kept"
 

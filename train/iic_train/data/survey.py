@@ -1,4 +1,4 @@
-"""What training must know about its rasters before it starts.
+"""Metadata and statistics of rasters, read before training starts.
 
 `survey_scenes` looks at the files once per command: which bands to read, as what type, at which ground resolutions,
 in which range of values. Its result goes to the settings (scaling constants), to the loader (windows), to evaluation
@@ -89,7 +89,7 @@ class Resolution:
 
 @dataclass(frozen=True)
 class Survey:
-    """What training knows about its scenes.
+    """Metadata and statistics of the training scenes.
 
     Attributes:
         scenes: How they are read.
@@ -193,14 +193,7 @@ def choose_channels(info: SceneInfo, bands: Sequence[str]) -> tuple[tuple[str, .
 def _source(
     info: SceneInfo, bidx: tuple[int, ...], channels: Sequence[str], dtype: str, data: DataConfig
 ) -> SceneSource:
-    source = SceneSource(
-        path=info.path,
-        bidx=bidx,
-        dtype=dtype,
-        nodata=info.nodata_of(bidx) if data.nodata is None else data.nodata,
-        masked=info.has_mask(bidx) and data.nodata is None,
-        fill=(0.0,) * len(bidx),
-    )
+    source = SceneSource.of(info, bidx, dtype, data.nodata)
     if data.rescale is None:
         return source
     return replace(source, rescale=scene_rescale(source, info, channels, data.rescale))

@@ -178,7 +178,7 @@ class FewerLabels:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What `evaluate_clusters` found.
+    """The result of `evaluate_clusters`.
 
     Attributes:
         protocol: `one_to_one` (unsupervised) or `many_to_one` (overclustering): which scores are the result.

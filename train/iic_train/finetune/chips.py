@@ -197,7 +197,7 @@ def write_dense_labels(path: str | Path, chips: Iterable[DenseChip]) -> None:
 
 
 def _dense_record(chip: DenseChip) -> dict[str, Any]:
-    """Return what is written of a chip."""
+    """Return the record of a chip."""
     window = chip.window
     _check_labels(chip.name, chip.labels, window, chip.classes)
     return {
@@ -301,7 +301,7 @@ class Chip:
 
 @dataclass
 class LabelledChips:
-    """Everything that is learnt from.
+    """All chips that are learnt from.
 
     Attributes:
         chips: The pieces of the scenes that hold labels.
@@ -374,15 +374,7 @@ def _scene_source(info: SceneInfo, source: LabelSource, network: NetworkConfig, 
         OptionalBand(position, missing, absent=position >= len(channels))
         for position, missing in network.optional.items()
     )
-    scene = SceneSource(
-        path=info.path,
-        bidx=bidx,
-        dtype=dtype,
-        nodata=info.nodata_of(bidx) if source.nodata is None else source.nodata,
-        masked=info.has_mask(bidx) and source.nodata is None,
-        fill=network.offset,
-        optional=optional,
-    )
+    scene = SceneSource.of(info, bidx, dtype, source.nodata, fill=network.offset, optional=optional)
     if source.rescale is None:
         return scene
     return replace(scene, rescale=_source_rescale(scene, info, source, network, channels))

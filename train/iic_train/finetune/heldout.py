@@ -1,4 +1,4 @@
-"""How good a network is on places that it did not learn from, and how sure it may be."""
+"""Accuracy and calibration of a network on places left out of training."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""Fine-tuning of clustering runs with the labels of their data set: in one go, fold by fold, and what comes of it.
+"""Fine-tuning of clustering runs with the labels of their data set, at once or fold by fold.
 
 As in the comparison on STL10 in the paper, the trunk of a trained ResNet up to
 its third stage gets a head of two layers. Head and trunk are trained by cross-entropy, each with an optimiser and a

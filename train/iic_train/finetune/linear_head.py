@@ -1,4 +1,4 @@
-"""A linear head on frozen features: what a few labels can fit without forgetting what was learnt without them."""
+"""A linear head on frozen features, for few labels."""
 
 import numpy as np
 import torch

@@ -133,7 +133,7 @@ def segmentation_counts(
     collapsed: bool = False,
     chunk: int | None = None,
 ) -> Tensor:
-    """Return what `segmentation_joint` does, of this rank alone."""
+    """Return the counts of `segmentation_joint`, of this rank alone."""
     with _full_precision(p1):
         a, b = _real(p1), _real(p2)
         if mask is not None:

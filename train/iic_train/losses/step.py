@@ -233,7 +233,7 @@ def _dense_counts(
 
 
 def plain_views(scaled: Tensor, config: TrainConfig) -> Tensor:
-    """Return what the network sees in evaluation and deployment: the image, or for clustering its central square."""
+    """Return the input in evaluation and deployment: the image, or for clustering its central square."""
     return central_views(config.pairs, scaled) if isinstance(config.pairs, ImagePairs) else scaled
 
 

@@ -137,7 +137,7 @@ class _Ratios(nn.Module):
 
 
 class SpectralFront(nn.Module):
-    """What the land-cover models see of red, green, blue and infrared, of which the last may be missing.
+    """Input channels of the land-cover models, from red, green, blue and infrared, of which the last may be missing.
 
     Channels: the bands, their logarithms, the normalised differences of infrared and red, green and red, green and
     infrared, blue and red, and whether infrared is there and whether the image is stretched. Which pixels lack infrared
@@ -183,7 +183,7 @@ class SpectralFront(nn.Module):
 
 
 class ReflectanceFront(SpectralFront):
-    """Of reflectance x 10000, or of values stretched to the percentiles of a scene, which are taken for it roughly."""
+    """Input channels from reflectance x 10000, or from stretched values as a rough substitute."""
 
     DARK = 0.02
     STRETCHED_ABOVE, STRETCHED_FROM = 1.5, 2.0
@@ -205,7 +205,7 @@ class ReflectanceFront(SpectralFront):
 
 
 class CameraFront(SpectralFront):
-    """Of 8-bit values of a camera, taken as they are."""
+    """Input channels from 8-bit values of a camera, taken as they are."""
 
     DARK = 0.05
 

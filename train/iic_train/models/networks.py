@@ -227,7 +227,7 @@ def _pooled_side(size: int) -> int:
 
 
 def init_resnet(module: nn.Module) -> None:
-    """Give a module the random weights with which ResNet trunks and the heads on them start."""
+    """Initialise weights as ResNet does."""
     _init(module, "fan_out")
 
 

@@ -442,7 +442,7 @@ def image_views(
 
 
 def central_views(settings: ImagePairs, images: Tensor) -> Tensor:
-    """Return the central squares, resized: what evaluation and a deployed model look at."""
+    """Return the central squares, resized, as in evaluation and deployment."""
     count, device = len(images), images.device
     sides = torch.full((count,), settings.crop, device=device)
     corner = _central_corner(settings, images.shape[-2:])

@@ -43,7 +43,7 @@ STRONG_JITTER = Photometry(0.4, 0.4, 0.4, 0.125)
 
 @dataclass(frozen=True)
 class Light:
-    """How differently labelled ground may be lit; 0 leaves a property alone.
+    """Strength of the augmentation of light on labelled ground; 0 leaves a property alone.
 
     Attributes:
         plain: Share of the images that stay as they are.

@@ -1,1 +1,1 @@
-"""How good a map is: samples drawn from it, and what they say about accuracy and areas."""
+"""Accuracy assessment: samples drawn from a map, and accuracy and areas estimated from them."""

@@ -47,7 +47,7 @@ class Estimate:
 
 @dataclass(frozen=True, eq=False)
 class Estimates:
-    """What a sample says about a map; entries are None for a class without samples.
+    """Estimates from a sample of a map; entries are None for a class without samples.
 
     Attributes:
         proportions: Estimated share `[i, j]` of the ground that the map calls i and that is j.

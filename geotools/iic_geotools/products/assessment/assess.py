@@ -1,4 +1,4 @@
-"""Samples and a map to a statement of how good the map is: the function behind `iic-map assess`."""
+"""Accuracy assessment of a map by labelled samples: the function behind `iic-map assess`."""
 
 import logging
 import os
@@ -187,7 +187,7 @@ def assess_map(
     reports: Sequence[PathLike] = (),
     overwrite: bool = False,
 ) -> Assessment:
-    """Say how good a map is, from places of which people have said what is there.
+    """Estimate the accuracy of a map and the areas of its classes from labelled places.
 
     The places must be a random sample, such as `draw_samples` draws: clicks where somebody liked to click say little
     about a map. The default takes the classes of the map as strata, and is right for samples that were drawn by them,
@@ -340,7 +340,7 @@ def _remarks_on_strata(
 
 
 def _remarks_on_certainty(classes: Sequence[MapClass], counts: NDArray[np.int64]) -> tuple[str, ...]:
-    """Where an interval of no width must not be believed."""
+    """Warn of confidence intervals without width."""
     cases = []
     for entry, row, right in zip(classes, counts, counts.diagonal(), strict=True):
         count = int(row.sum())

@@ -26,7 +26,7 @@ _LONGEST_LABEL = 22
 
 @dataclass(frozen=True)
 class ClassFigures:
-    """What samples say about one class; None for what they do not show.
+    """Figures of one class by the samples; None for what they do not show.
 
     Attributes:
         name: Name of the class.
@@ -231,7 +231,7 @@ def with_margin(estimate: Estimate) -> str:
 
 
 def amount(value: float) -> str:
-    """A number of hectares, with as many digits as are of use."""
+    """A number of hectares, rounded to useful digits."""
     return f"{value:,.0f}" if value >= 1000 else f"{value:.1f}" if value >= 1 else f"{value:.3g}"
 
 

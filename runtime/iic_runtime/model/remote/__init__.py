@@ -1,1 +1,1 @@
-"""Models from elsewhere: addresses, the cache of what was downloaded, and collections."""
+"""Remote models: addresses, the download cache, and collections."""

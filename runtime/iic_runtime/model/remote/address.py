@@ -1,4 +1,4 @@
-"""Addresses of models, and how their content is downloaded: within limits, and never unproven."""
+"""Addresses of models, and size-limited, checksum-verified downloads."""
 
 import re
 import time
@@ -152,7 +152,7 @@ class Address:
 
 
 class _Redirects(HTTPRedirectHandler):
-    """Follows a server to another address only if that one could have been given itself."""
+    """Follows redirects only to addresses that would be accepted themselves."""
 
     def __init__(self, address: Address) -> None:
         self._address = address

@@ -1,4 +1,4 @@
-"""Models that were downloaded are kept by their digest, and taken from there the next time."""
+"""The cache of downloaded models, by their digests."""
 
 import logging
 import os
@@ -20,7 +20,7 @@ MAX_MODEL = 512 << 20
 
 
 def get_model(model: str, *, index: str | os.PathLike[str] | None = None, refresh: bool = False) -> ModelFile:
-    """Return a model that is elsewhere, from the cache if it is there, and keep it in the cache.
+    """Return a remote model, from the cache or else downloaded into it.
 
     The cache is in the folder that the environment variable `IIC_CACHE` names, or else in the user's cache folder. A
     model comes into it only if it can be read and, where its digest is known, is the one that was meant.

@@ -1,4 +1,4 @@
-"""Collections of models: an index, which is a JSON file, names them and says where they are and what they must be."""
+"""Collections of models: a JSON index of their names, addresses and digests."""
 
 import json
 import os

@@ -449,7 +449,7 @@ function ask() {
   }
   $("asked").textContent = `Place ${asking.number} of ${state.samples.length}: what is in the small square?`;
   const answers = state.finished.classes.map(({ name, colour }, index) => answerButton(name, name, colour, index + 1));
-  $("answers").replaceChildren(...answers, answerButton("Cannot tell", null), stopButton());
+  $("answers").replaceChildren(...answers, answerButton("Unknown", null), stopButton());
   viewer.goTo(asking.place, 4);
 }
 
