@@ -222,7 +222,7 @@ def _decide(votes: _Votes, order: Sequence[str], balance: float, labels: str) ->
 def _log_outcome(names: Sequence[str], merge: NDArray[np.float32], labelled: NDArray[np.bool_]) -> None:
     for name, members in zip(names, merge.astype(bool), strict=True):
         if not members.any():
-            _LOG.warning("No cluster is mostly %s: the model cannot tell it from the others.", name)
+            _LOG.warning("No cluster is mostly %s: the model cannot distinguish it from the others.", name)
             continue
         _LOG.info("%s: cluster %s", name, ", ".join(map(str, np.flatnonzero(members & labelled))))
         for cluster in np.flatnonzero(members & ~labelled):

@@ -278,6 +278,4 @@ def check_promises(path: Path) -> None:
     broken = [check for check in validate_model(path) if not check.kept]
     if broken:
         failures = "; ".join(f"not so: {check.promise} ({check.detail})" for check in broken)
-        raise ModelError(
-            f"The exported model does not keep what its card says, so nothing was written: {failures}."
-        )
+        raise ModelError(f"The exported model does not match its card, so nothing was written: {failures}.")

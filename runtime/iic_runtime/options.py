@@ -70,8 +70,8 @@ class EngineSettings(DeviceSettings, group="Running"):
     )
     max_memory: int | None = setting(
         None,
-        "Choose tile size and batch to stay below this, e.g. 800M or 2G. By default 1G, with a GPU 4G besides its own, "
-        "but not more than half of the machine's memory.",
+        "Choose tile size and batch to stay below this, e.g. 800M or 2G. By default 1G, with a GPU 4G apart from its "
+        "own, but not more than half of the machine's memory.",
         details="In Python a number of bytes.",
         metavar="SIZE",
         parse=parse_size,

@@ -67,7 +67,7 @@ class Segmenter:
         threads: Number of threads of the engine; by default all cores.
         tile: Side in pixels of the squares that are labelled at once; by default what is fast within `max_memory`.
         batch: Number of squares that are run at once.
-        max_memory: Bytes that a run may take; by default 1 GiB, with a GPU 4 GiB besides its own, but not more than
+        max_memory: Bytes that a run may take; by default 1 GiB, with a GPU 4 GiB apart from its own, but not more than
             half of the machine's memory.
 
     Example:

@@ -208,7 +208,7 @@ def test_labels_change_nothing_about_training(tmp_path: Path) -> None:
         (
             ["finetune", "--lr", "0.1", "--mode", "head"],
             2,
-            "Without --labels there is no use for --lr, --mode.",
+            "--lr, --mode apply only to --labels: give that too.",
         ),
         (["evaluate", "nowhere"], 1, "not a run folder"),
         (["rasters", "a.tif"], 2, "classes"),

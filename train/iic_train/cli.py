@@ -243,7 +243,7 @@ def finetune(
             return
         of_pixels = {**scene_options, **{option: settings.get(option) for option in ("steps", "lr", "mode")}}
         if given := [f"`{option}`" for option, value in of_pixels.items() if value is not None]:
-            raise UsageError(f"Without `labels` there is no use for {', '.join(given)}.")
+            raise UsageError(f"{', '.join(given)} apply only to `labels`: give that too.")
         from iic_train.finetune.image_runs import FinetuneSettings, finetune_folds, finetune_run
 
         image_settings = FinetuneSettings(**training)

@@ -1,6 +1,6 @@
 """Minimum mapping unit: patches that are too small take the class around them.
 
-**What is done.** Areas double from that of a pixel to the minimum, so that the smallest patches go first. At each of
+**Method.** Areas double from that of a pixel to the minimum, so that the smallest patches go first. At each of
 these areas, all patches below it are decided at once, and this is repeated until nothing changes:
 
 - A patch that borders on patches of that area or more takes the class that it has the longest border with among

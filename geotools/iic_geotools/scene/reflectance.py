@@ -171,7 +171,7 @@ def estimate_reflectance(names: Sequence[str], values: NDArray[Any]) -> Radiomet
     if not set(known) <= set(BANDS):
         missing = ", ".join(name for name, band in zip(names, known, strict=True) if band not in BANDS)
         raise SceneError(
-            f"Nothing says how the scene's values become reflectance, and there is no estimate for {missing}; give "
+            f"The scene has no radiometric metadata, and there is no estimate for {missing}; give "
             "scale and offset as `reflectance`."
         )
     if values.size == 0:

@@ -66,7 +66,9 @@ def convert_model(
     converted = ModelFile(out, put_card(to_half(file.content), card), card)
     broken = [check for check in validate_model(converted) if not check.kept]
     if broken:
-        raise ModelError(f"In fp16 {file.path} breaks a promise: {broken[0].promise} ({broken[0].detail}).")
+        raise ModelError(
+            f"In fp16 {file.path} does not match its card, which says that {broken[0].promise} ({broken[0].detail})."
+        )
     write_atomically(out, converted.content)
     return agreement
 

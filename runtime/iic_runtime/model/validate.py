@@ -38,8 +38,8 @@ class Check:
     """A statement of the card, and whether the model meets it.
 
     Attributes:
-        promise: The promise.
-        kept: Whether it is kept.
+        promise: The statement.
+        kept: Whether the model meets it.
         detail: What was measured.
     """
 
@@ -57,7 +57,7 @@ def validate_model(model: Model, device: Device = "cpu", seed: int = 0) -> list[
         seed: Seed of the noise that it is run on.
 
     Returns:
-        One check per promise.
+        One check per statement.
 
     Raises:
         ModelError: The file cannot be opened as a model at all.
@@ -66,7 +66,7 @@ def validate_model(model: Model, device: Device = "cpu", seed: int = 0) -> list[
     card = file.card
     engine = open_engine(file, EngineSettings(device=device if file.engine is None else "tensorrt"))
     if card.task != "segmentation":
-        return [Check("the graph takes and gives what the card says", True)]
+        return [Check("inputs and outputs match the card", True)]
 
     run = as_function(engine)
     side = 2 * card.halo + 2 * card.stride + 33
@@ -85,10 +85,10 @@ def validate_model(model: Model, device: Device = "cpu", seed: int = 0) -> list[
         whole, tiled = run(image), run_in_tiles(run, image, tiles)
         run(image[:, :1, :1])
     except ModelError as error:
-        return [Check("the graph takes what the card says", True), Check(promise, False, str(error))]
+        return [Check("inputs match the card", True), Check(promise, False, str(error))]
     gap = int(np.abs(whole[1].astype(np.int16) - tiled[1]).max())
     return [
-        Check("the graph takes what the card says", True),
+        Check("inputs match the card", True),
         Check(promise, True, f"{whole[0].shape}, largest label {int(whole[0].max())}"),
         Check(
             "confidence is never 0", bool((whole[1] > 0).all()), f"lowest confidence {int(whole[1].min())}"

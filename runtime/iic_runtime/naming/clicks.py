@@ -223,7 +223,7 @@ class Observer:
                     views.append(self._look(scene, core))
         if not any(view.valid.any() for view in views):
             raise SceneError(
-                f"{self.reading.name or self.reading.path} holds no data on the tiles that were looked at; check its "
+                f"{self.reading.name or self.reading.path} holds no data on the sampled tiles; check its "
                 "nodata value, or cut out the part that holds data."
             )
         return views

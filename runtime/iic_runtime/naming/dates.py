@@ -80,7 +80,7 @@ class Dates:
                     part.append(view.features[:, drawn[:, 0], drawn[:, 1]].T.astype(np.float64))
         if not rows[0]:
             raise SceneError(
-                "No pixel that was looked at holds data on all dates; give dates of one place, with fewer clouds."
+                "No sampled pixel holds data on all dates; give dates of one place, with fewer clouds."
             )
         return [np.concatenate(part) for part in rows]
 

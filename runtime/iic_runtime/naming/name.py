@@ -198,7 +198,7 @@ def _vote(file: ModelFile, observations: Observations) -> tuple[bytes, tuple[Map
     kept = np.flatnonzero(merge.any(1))
     for index in np.flatnonzero(~merge.any(1)):
         _LOG.warning(
-            "No cluster is mostly %s: the model cannot tell it from the others.", clicks.names[index]
+            "No cluster is mostly %s: the model cannot distinguish it from the others.", clicks.names[index]
         )
     return merge_classes(file.content, merge[kept]), _classes(file, observations, kept.tolist()), judgement
 

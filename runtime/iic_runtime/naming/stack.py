@@ -167,7 +167,7 @@ def prove(out: Path, content: bytes) -> None:
     broken = [check for check in validate_model(ModelFile.parse(out, content)) if not check.kept]
     if broken:
         failures = "; ".join(f"not so: {check.promise} ({check.detail})" for check in broken)
-        raise ModelError(f"{out} was not written, as the model does not keep what its card says: {failures}.")
+        raise ModelError(f"{out} was not written, as the model does not match its card: {failures}.")
 
 
 def join_bank(card: Card, bank: Bank, base: ModelFile | None) -> ModelFile:
@@ -256,7 +256,7 @@ def sample_pixels(source: SceneSource, grid: GeoBox) -> NDArray[Any]:
         parts.append(flat if pixels.valid is None else flat[:, pixels.valid.ravel()])
     if not sum(part.shape[1] for part in parts):
         raise SceneError(
-            f"{source.name or source.path} holds no data on the tiles that were looked at; check its nodata value, or "
+            f"{source.name or source.path} holds no data on the sampled tiles; check its nodata value, or "
             "cut out the part that holds data."
         )
     return np.concatenate(parts, 1)

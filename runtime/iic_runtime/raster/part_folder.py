@@ -169,7 +169,7 @@ class PartFolder:
                     # Without `resume` the same command would begin by removing what is done.
                     advice = "to resume" if resume else "with `resume` to use it"
                     _LOG.warning(
-                        "What is done is kept in %s; run the same command again %s.", self.path, advice
+                        "Finished parts are kept in %s; run the same command again %s.", self.path, advice
                     )
                 else:
                     self.remove()

@@ -117,9 +117,7 @@ class LiveSession:
         except IICError:
             raise
         except (TypeError, ValueError) as error:
-            raise UsageError(
-                f"The page asked for {action} in a way that the studio does not know."
-            ) from error
+            raise UsageError(f"The request for {action} has unknown or missing values.") from error
         if action in ("add", "name_cluster", "remove", "undo", "redo", "remove_class", "change_class"):
             self.session.fit()
         self._touch()

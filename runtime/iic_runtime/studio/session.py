@@ -621,9 +621,7 @@ def _choose_folder(scene: str, folder: PathLike | None) -> Path:
     """Return the folder of a session, which is made if it does not exist."""
     if folder is None:
         if "://" in scene or scene.startswith(("/vsi", "<")):
-            raise UsageError(
-                "Give a `folder` for the clicks: this scene is not a file that one could lie next to."
-            )
+            raise UsageError("Give a `folder` for the clicks: this scene is not a local file.")
         folder = Path(scene).with_suffix(SUFFIX)
     path = Path(folder)
     if not Path(scene).exists() and "://" not in scene and not scene.startswith(("/vsi", "<")):

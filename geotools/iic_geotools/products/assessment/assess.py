@@ -302,7 +302,7 @@ def _remarks_on_origin(
     if placed.clicks:
         remarks.append(
             f"{placed.clicks} of {len(placed.mapped)} samples are places that the model of this map was named with: "
-            "it knows them, and looks better there than it is; assess the map with other places."
+            "its accuracy there is overestimated; assess the map with other places."
         )
     elif labels and not drawn_here:
         seen = _SOURCES.sub("", labels)
