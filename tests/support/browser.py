@@ -25,6 +25,8 @@ EMULATED_CARD = (
     "--ignore-gpu-blocklist",
 )
 """A graphics card that the processor stands in for."""
+CONTROLS = ("button", "radio", "checkbox", "slider", "textbox", "combobox", "spinbutton", "application")
+"""Roles of controls that must have a name."""
 
 
 class NavigatedError(Exception):
@@ -111,6 +113,16 @@ class Browser:
         answer = self.call("Runtime.evaluate", expression=drawn, awaitPromise=True, returnByValue=True)
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
+
+    def nameless_controls(self) -> list[str]:
+        """Return the roles of the controls that have no name in the accessibility tree."""
+        return [
+            node["role"]["value"]
+            for node in self.call("Accessibility.getFullAXTree")["nodes"]
+            if node.get("role", {}).get("value") in CONTROLS
+            and not node.get("ignored")
+            and not node.get("name", {}).get("value")
+        ]
 
     def pixel(self, x: float, y: float) -> tuple[int, int, int]:
         """Return red, green and blue of what is seen at a place in CSS pixels."""

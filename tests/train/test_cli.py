@@ -29,6 +29,9 @@ from iic_train.runs import load_run, newest_run
 pytestmark = pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
 
 
+SMALL = ["--size", "32", "--batch", "4", "--steps", "2", "--epochs", "1"]
+
+
 def call(*words: str, code: int = 0) -> str:
     result = CliRunner().invoke(app, list(words))
     assert result.exit_code == code, result.output
@@ -117,19 +120,7 @@ def test_rasters_are_trained_without_labels_and_can_be_resumed(tmp_path: Path) -
 
 def test_options_of_rasters_reach_the_run(tmp_path: Path) -> None:
     raster, _ = scene(tmp_path / "a.tif")
-    small = [
-        "--size",
-        "32",
-        "--batch",
-        "4",
-        "--steps",
-        "2",
-        "--epochs",
-        "1",
-        "--runs",
-        str(tmp_path / "runs"),
-        "-q",
-    ]
+    small = [*SMALL, "--runs", str(tmp_path / "runs"), "-q"]
     chosen = [
         "--network",
         "local",
@@ -308,18 +299,7 @@ def test_scenes_are_described_and_sampled_once(tmp_path: Path, monkeypatch: pyte
 
     monkeypatch.setattr(survey, "describe", count_descriptions)
     monkeypatch.setattr(survey, "sample_constants", count_samples)
-    small = [
-        "--size",
-        "32",
-        "--batch",
-        "4",
-        "--steps",
-        "2",
-        "--epochs",
-        "1",
-        "--runs",
-        str(tmp_path / "runs"),
-    ]
+    small = [*SMALL, "--runs", str(tmp_path / "runs")]
     call("rasters", raster, "--classes", "3", "--labels", labels, *small)
     assert (len(described), len(sampled)) == (1, 1)
 

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib.util import find_spec
+from itertools import product
 from typing import get_args
 
 import numpy as np
@@ -150,11 +151,14 @@ def choose_spec(card: Card, settings: EngineSettings) -> EngineSpec:
         most, present = DEFAULT_MEMORY if on_cpu else DEFAULT_GPU_MEMORY, memory_of_machine()
         budget = most if present is None else min(most, present // 2)
     room = 0.0 if on_cpu else GPU_SHARE * (gpu_memory() or UNKNOWN_GPU)
+    lane_counts = range(1, (threads or cores()) + 1) if on_cpu else (GPU_LANES,)
+    specs = [
+        EngineSpec(device, side, count, threads, lanes)
+        for side, count, lanes in product(tiles, batches, lane_counts)
+    ]
     fitting = [
         spec
-        for side in tiles
-        for count in batches
-        for spec in _in_lanes(EngineSpec(device, side, count, threads))
+        for spec in specs
         if estimate_memory(card, spec) <= budget and (on_cpu or estimate_gpu_memory(card, spec) <= room)
     ]
     if fitting:
@@ -174,13 +178,6 @@ def choose_spec(card: Card, settings: EngineSettings) -> EngineSpec:
         f"A `max_memory` of {max_memory >> 20} MiB is too little: this model needs about {needed} MiB with the "
         f"smallest tiles and a `batch` of {batch}."
     )
-
-
-def _in_lanes(spec: EngineSpec) -> list[EngineSpec]:
-    """Return a spec with every number of lanes that its threads can be shared by, or with those of a GPU."""
-    if not spec.on_cpu:
-        return [replace(spec, lanes=GPU_LANES)]
-    return [replace(spec, lanes=lanes) for lanes in range(1, (spec.threads or cores()) + 1)]
 
 
 def _expected_speed(card: Card, spec: EngineSpec) -> float:

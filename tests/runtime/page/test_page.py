@@ -381,13 +381,4 @@ def test_graphics_card_is_compared_before_it_is_used(site: Path, model: str, tmp
 
 
 def test_every_control_has_a_name(page: Browser) -> None:
-    tree = page.call("Accessibility.getFullAXTree")["nodes"]
-    controls = ("button", "checkbox", "slider", "combobox", "application")
-    nameless = [
-        node["role"]["value"]
-        for node in tree
-        if node.get("role", {}).get("value") in controls
-        and not node.get("ignored")
-        and not node.get("name", {}).get("value")
-    ]
-    assert nameless == []
+    assert page.nameless_controls() == []

@@ -199,16 +199,7 @@ def test_a_tablet_in_portrait(browser: Browser, studio: Studio) -> None:
 
 
 def test_every_control_has_a_name(browser: Browser, studio: Studio) -> None:
-    tree = browser.call("Accessibility.getFullAXTree")["nodes"]
-    controls = ("button", "radio", "checkbox", "slider", "textbox", "combobox", "spinbutton", "application")
-    nameless = [
-        node["role"]["value"]
-        for node in tree
-        if node.get("role", {}).get("value") in controls
-        and not node.get("ignored")
-        and not node.get("name", {}).get("value")
-    ]
-    assert nameless == []
+    assert browser.nameless_controls() == []
 
 
 def test_questions_are_asked_without_showing_the_map(browser: Browser, studio: Studio) -> None:
