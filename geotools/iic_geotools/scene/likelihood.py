@@ -46,6 +46,12 @@ RAW_BITS = 12
 """Values within these bits may be raw numbers of a camera; those of reflectance x 10000 usually reach beyond."""
 UNUSUAL_ORDER = 1.0
 """What an order of bands in which nobody writes files must make up for."""
+INFRARED_PIXELS = 20_000
+"""Number of pixels that are looked at for infrared shown as red."""
+PINK, PARTLY_PINK, MOSTLY_PINK = 1.25, 0.02, 0.5
+"""How many times brighter than the third band the first is where plants are pink, and shares of such pixels."""
+APART, ALIKE = 0.15, 0.7
+"""By how much the first band correlates less than the others, and how well these do at least."""
 
 
 @dataclass(frozen=True)
@@ -263,40 +269,83 @@ def judge_order(values: NDArray[Any], readings: Sequence[Names]) -> OrderVerdict
         readings: What the bands may be; of four bands every order is compared.
 
     Returns:
-        The verdict; None if nothing can be said: of values of 8 bits, whose gains differ, or of readings without red,
-        green, blue and infrared.
+        The verdict; None if nothing can be said: of values of 8 bits, whose gains differ, or of readings without
+        three of red, green, blue and infrared.
     """
     if values.shape[1] == 0 or values.dtype.itemsize == 1:
         return None
-    usual = {bands: reading for reading in readings if (bands := _bands(reading))}
+    found = [(order, reading) for reading in readings if (order := _colours(reading))]
+    most = max((len(order) for order, _ in found), default=0)
+    usual = {order: reading for order, reading in found if len(order) == most > 0}
     if not usual:
         return None
     candidates = dict(usual)
-    if len(values) == len(COLOURS):
+    if most == len(values) == len(COLOURS):
         for order in permutations(range(len(COLOURS))):
-            candidates.setdefault(order, _reading(order))
-    likelihood = Likelihood(COLOURS)
+            candidates.setdefault(tuple(zip(COLOURS, order, strict=True)), _reading(order))
     floats = bool(np.issubdtype(values.dtype, np.floating))
     sample = _sample(values, PIXELS_OF_ORDERS)
+    scored = {order: _likelihood(order) for order in candidates}
     # One scaling for all orders, the best of the usual ones: another would make amends for a wrong order.
-    best = [entry for bands in usual for entry in likelihood.best_known(sample[:, bands], floats)[:1]]
+    best = [
+        entry for order in usual for entry in scored[order].best_known(sample[:, _positions(order)], floats)[:1]
+    ]
     if not best:
         return None
     scaling = max(best, key=lambda entry: entry[0])[1]
     scores = {
-        bands: likelihood.score(sample[:, bands], scaling.scale, scaling.offset)
-        - (0.0 if bands in usual else UNUSUAL_ORDER)
-        for bands in candidates
+        order: likelihood.score(sample[:, _positions(order)], scaling.scale, scaling.offset)
+        - (0.0 if order in usual else UNUSUAL_ORDER)
+        for order, likelihood in scored.items()
     }
-    ranking = sorted(scores, key=lambda bands: -scores[bands])
+    ranking = sorted(scores, key=lambda order: -scores[order])
     lead = math.inf if len(ranking) == 1 else scores[ranking[0]] - scores[ranking[1]]
-    return OrderVerdict(tuple(candidates[bands] for bands in ranking), lead)
+    return OrderVerdict(tuple(candidates[order] for order in ranking), lead)
 
 
-def _bands(reading: Names) -> tuple[int, ...]:
-    """The positions of red, green, blue and infrared in a reading; nothing if one of them is missing or twice there."""
-    found = [pick(reading, name) for name in COLOURS]
-    return tuple(bands[0] - 1 for bands in found) if all(len(bands) == 1 for bands in found) else ()
+def shows_infrared(values: NDArray[Any]) -> bool:
+    """Return whether the first of three bands is infrared, and the others red and green, as in infrared pictures.
+
+    There plants are pink, which hardly anything is in true colours: brighter in the first band, and no darker in the
+    third than in the second. Either most of the picture is, or a part of it, and the first band goes its own way.
+    """
+    if values.shape[1] == 0:
+        return False
+    first, second, third = _sample(values, INFRARED_PIXELS).T
+    pink = float(((first > PINK * third) & (third >= second)).mean())
+    if pink > MOSTLY_PINK:
+        return True
+    if not all(band.std() for band in (first, second, third)):
+        return False
+    alike = np.corrcoef((first, second, third))
+    apart = alike[1, 2] - max(alike[0, 1], alike[0, 2])
+    return bool(pink > PARTLY_PINK and apart > APART and alike[1, 2] > ALIKE)
+
+
+Order = tuple[tuple[str, int], ...]
+"""Colours and their positions, in the order of `COLOURS`."""
+
+
+def _colours(reading: Names) -> Order:
+    """The colours of a reading; none if there are fewer than three, or if one of them occurs twice."""
+    found = [(name, pick(reading, name)) for name in COLOURS]
+    if any(len(bands) > 1 for _, bands in found):
+        return ()
+    order = tuple((name, bands[0] - 1) for name, bands in found if bands)
+    return order if len(order) >= 3 else ()
+
+
+def _positions(order: Order) -> list[int]:
+    return [position for _, position in order]
+
+
+def _likelihood(order: Order) -> Likelihood:
+    return _likelihood_of(tuple(name for name, _ in order))
+
+
+@cache
+def _likelihood_of(names: tuple[str, ...]) -> Likelihood:
+    return Likelihood(names)
 
 
 def _reading(order: Sequence[int]) -> Names:

@@ -87,7 +87,9 @@ def parse_rescale(text: str) -> tuple[float, float]:
     return low, high
 
 
-def sample_values(read: Read, width: int, height: int, *, skip_empty: bool = False) -> NDArray[Any]:
+def sample_values(
+    read: Read, width: int, height: int, *, skip_empty: bool = False, per_side: int = WINDOWS_PER_SIDE
+) -> NDArray[Any]:
     """The values [bands, N] of valid pixels in windows spread evenly over the scene.
 
     If these hold hardly any data, as in a mosaic of a few strips, twice as many windows are read, and so on.
@@ -97,8 +99,8 @@ def sample_values(read: Read, width: int, height: int, *, skip_empty: bool = Fal
         width: Width of the scene in pixels.
         height: Height of the scene in pixels.
         skip_empty: Whether pixels that are 0 in every band are left out, even if they count as data.
+        per_side: Number of windows along each side of a large scene.
     """
-    per_side = WINDOWS_PER_SIDE
     most_per_side = min(MOST_WINDOWS_PER_SIDE, -(-max(width, height) // WINDOW))
     values = _sample(read, spread_windows(width, height, per_side), skip_empty)
     while values.size < FEWEST_VALUES and per_side < most_per_side:

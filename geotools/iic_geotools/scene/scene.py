@@ -21,7 +21,7 @@ from iic_geotools.errors import SceneError, assume
 from iic_geotools.geobox import GeoBox
 from iic_geotools.scene.bands import OptionalBand, mark_missing
 from iic_geotools.scene.info import BandMasks, SceneInfo, cause, fill_holes, open_raster, valid_pixels
-from iic_geotools.scene.radiometry import Rescale, sample_values
+from iic_geotools.scene.radiometry import WINDOWS_PER_SIDE, Rescale, sample_values
 from iic_geotools.scene.warp import warp_bands
 from iic_geotools.tiling import Rect
 from iic_geotools.work import interruptible
@@ -336,15 +336,18 @@ def _has_blank_corner(source: SceneSource, info: SceneInfo) -> bool:
     return False
 
 
-def value_sample(source: SceneSource, info: SceneInfo, *, skip_empty: bool = False) -> NDArray[Any]:
+def value_sample(
+    source: SceneSource, info: SceneInfo, *, skip_empty: bool = False, per_side: int = WINDOWS_PER_SIDE
+) -> NDArray[Any]:
     """Values [bands, N] of the bands that are read, of pixels spread over the whole scene at its own resolution.
 
     Warns of what looks like an empty border that is not declared as nodata: it would count as the darkest data.
 
     Args:
         skip_empty: Whether pixels that are 0 in every band are left out, even if they count as data.
+        per_side: Number of windows along each side of a large scene.
     """
-    values, blank = _sample(source, info, skip_empty)
+    values, blank = _sample(source, info, skip_empty, per_side)
     if source.nodata is None and not source.masked and blank > BORDER:
         _LOG.warning(
             "%.1f %% of %s is 0 in every band and counts as data; if it is an empty border, give `nodata` 0.",
@@ -355,7 +358,9 @@ def value_sample(source: SceneSource, info: SceneInfo, *, skip_empty: bool = Fal
 
 
 @interruptible
-def _sample(source: SceneSource, info: SceneInfo, skip_empty: bool) -> tuple[NDArray[Any], float]:
+def _sample(
+    source: SceneSource, info: SceneInfo, skip_empty: bool, per_side: int = WINDOWS_PER_SIDE
+) -> tuple[NDArray[Any], float]:
     """Values as in `value_sample`, and the share of pixels that are 0 in every band."""
     dtype = info.dtype_of(source.bidx)
     raw = replace(source, dtype=dtype, fill=(0.0,) * len(source.bidx), rescale=None, grid=None, optional=())
@@ -373,5 +378,7 @@ def _sample(source: SceneSource, info: SceneInfo, skip_empty: bool) -> tuple[NDA
             zeros, total = zeros + int(blank.sum()), total + rect.area
             return pixels.values, pixels.valid
 
-        values = sample_values(read, info.grid.width, info.grid.height, skip_empty=skip_empty)
+        values = sample_values(
+            read, info.grid.width, info.grid.height, skip_empty=skip_empty, per_side=per_side
+        )
     return values, zeros / total if total else 0.0

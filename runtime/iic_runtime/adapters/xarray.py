@@ -162,11 +162,13 @@ def _as_image(da: xr.DataArray) -> xr.DataArray:
 
 
 def _choose_reading(image: xr.DataArray, info: SceneInfo, card: Card, settings: PixelSettings) -> SceneSource:
-    def sample() -> NDArray[Any]:
+    def sample(per_side: int) -> NDArray[Any]:
         def read_all(rect: Rect) -> tuple[NDArray[Any], None]:
             return np.array(image.data[:, *rect.slices]), None
 
-        return sample_values(read_all, info.grid.width, info.grid.height, skip_empty=True)
+        return sample_values(
+            read_all, info.grid.width, info.grid.height, skip_empty=True, per_side=per_side
+        )
 
     chosen = choose_bands(info, card, settings.bands, sample)
     bidx = tuple(chosen.values())

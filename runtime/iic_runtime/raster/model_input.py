@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from iic_geotools.errors import ModelError, SceneError, UsageError, assume, collect_notes, remember
 from iic_geotools.geobox import GeoBox
 from iic_geotools.scene.bands import (
+    BY_COLOUR,
     COLOURS,
     USUAL_ORDER,
     canonical,
@@ -22,8 +23,15 @@ from iic_geotools.scene.bands import (
     pick,
 )
 from iic_geotools.scene.info import SceneInfo
-from iic_geotools.scene.likelihood import judge_order
-from iic_geotools.scene.radiometry import Pair, Radiometry, Rescale, parse_rescale, robust_ranges
+from iic_geotools.scene.likelihood import judge_order, shows_infrared
+from iic_geotools.scene.radiometry import (
+    WINDOWS_PER_SIDE,
+    Pair,
+    Radiometry,
+    Rescale,
+    parse_rescale,
+    robust_ranges,
+)
 from iic_geotools.scene.reflectance import estimate_reflectance, known_reflectance
 from iic_geotools.scene.scene import SceneSource, assume_nodata, value_sample
 from iic_runtime.model.card import Card
@@ -42,8 +50,15 @@ MOST_REFINED = 64
 # Share of two-valued pixels above which a band is a mask: its edges may be smoothed.
 ALPHA_SHARE = 0.95
 RGB = ("red", "green", "blue")
+INFRARED_PICTURE = ("nir", "red", "green")
+FEW_WINDOWS = 3
+"""Windows along each side of a scene in which a picture is searched for infrared."""
 # How far from a whole number of pixels a factor may be: what a projection or rounded coordinates change.
 WHOLE = 0.01
+
+
+Sample = Callable[[int], NDArray[Any]]
+"""Returns values [bands, N] of pixels in so many windows along each side of a scene."""
 
 
 @dataclass(frozen=True)
@@ -191,7 +206,7 @@ def choose_reading(
     with collect_notes() as notes:
         if nodata is None:
             nodata = assume_nodata(info)
-        chosen = choose_bands(info, card, bands, lambda: _sample_all(info, nodata))
+        chosen = choose_bands(info, card, bands, lambda per_side: _sample_all(info, nodata, per_side))
         bidx = tuple(chosen.values())
         source = SceneSource.of(
             info, bidx, card.dtype, nodata, fill=card.fill_for(chosen), optional=card.optional_bands(chosen)
@@ -206,7 +221,7 @@ def choose_reading(
     return replace(source, rescale=function, grid=grid, notes=kept)
 
 
-def _sample_all(info: SceneInfo, nodata: float | None) -> NDArray[Any]:
+def _sample_all(info: SceneInfo, nodata: float | None, per_side: int) -> NDArray[Any]:
     """Return values of all bands of a scene, of pixels spread over it."""
     bidx = tuple(range(1, len(info.dtypes) + 1))
     values = [value for value in info.nodatavals if value is not None]
@@ -219,7 +234,7 @@ def _sample_all(info: SceneInfo, nodata: float | None) -> NDArray[Any]:
         fill=(0.0,) * len(bidx),
         name=info.name,
     )
-    return value_sample(source, info, skip_empty=True)
+    return value_sample(source, info, skip_empty=True, per_side=per_side)
 
 
 def describe_input(
@@ -255,7 +270,7 @@ def choose_bands(
     info: SceneInfo,
     card: Card,
     bands: Sequence[str | int] | None = None,
-    sample: Callable[[], NDArray[Any]] | None = None,
+    sample: Sample | None = None,
 ) -> Mapping[str, int]:
     """Return the scene's band, counted from 1, by the name of the model's band, in the model's order.
 
@@ -265,8 +280,8 @@ def choose_bands(
     Args:
         bands: Bands of the scene by name or number, for all bands of the model or for those that it cannot do
             without; by default those that have the names of the model's bands, or are most probably these.
-        sample: Returns values [bands, N] of all bands of the scene, of pixels spread over it; called only if what is
-            written about the bands does not identify them.
+        sample: Returns values of all bands of the scene; called only if what is written about the bands does not
+            identify them.
 
     Raises:
         UsageError: `bands` does not fit the model.
@@ -285,6 +300,9 @@ def choose_bands(
     names = known.certain
     if not known.stated and not _own_names(info, card):
         names = decide_names(info, card, sample)
+    picture = known.reason == BY_COLOUR and names[: len(RGB)] == RGB and "nir" not in names
+    if picture and card.optional and sample is not None:
+        _check_infrared(info, card, sample(FEW_WINDOWS))
     _check_band_names(info, card, names)
     wanted = tuple(
         name
@@ -310,10 +328,15 @@ def _own_names(info: SceneInfo, card: Card) -> bool:
     return all(named_bands(name, info.descriptions, nameless) for name in card.bands)
 
 
+<<<<<<< HEAD
 def decide_names(
     info: SceneInfo, card: Card, sample: Callable[[], NDArray[Any]] | None = None
 ) -> tuple[str | None, ...]:
     """Identify unnamed bands by their spectra and return their common names, with a warning.
+=======
+def decide_names(info: SceneInfo, card: Card, sample: Sample | None = None) -> tuple[str | None, ...]:
+    """Return the common names of bands that nobody has named, as their spectra show them, and warn of it.
+>>>>>>> c4c9607 (Ask about pictures in infrared colours; take three nameless bands for a picture)
 
     Raises:
         SceneError: Two readings are about as probable as each other.
@@ -326,7 +349,7 @@ def decide_names(
             return readings[0]  # a picture of red, green and blue, or nothing at all
         return _assume(info, readings[0], known.reason)
     if sample is not None and len(set(info.dtypes)) == 1:
-        values = sample()
+        values = sample(WINDOWS_PER_SIDE)
     if info.interpretations == (*RGB, "alpha") and not any(info.descriptions):
         if values is None or _is_mask(values[-1]):
             return readings[0]
@@ -334,12 +357,17 @@ def decide_names(
     if values is not None and set(map(canonical, card.required)) <= set(COLOURS):
         verdict = judge_order(values, readings)
         if verdict is not None and verdict.sure:
+            if verdict.readings[0] == INFRARED_PICTURE:
+                raise _ask_about_infrared(info, card)
             return _assume(info, verdict.readings[0], "their spectra")
         if verdict is not None:
             raise _ask_for_order(info, card, verdict.readings)
-    if len(info.dtypes) == len(card.bands) and known.nameless:
-        order = tuple(map(canonical, card.bands)) if known.reason == USUAL_ORDER else readings[0]
-        return _assume(info, order, f"the order of the model {card.name}")
+    for taken in (card.bands, card.required):
+        if len(info.dtypes) == len(taken) and known.nameless:
+            order = tuple(map(canonical, taken)) if known.reason == USUAL_ORDER else readings[0]
+            if order == RGB and values is not None:
+                _check_infrared(info, card, values)
+            return _assume(info, order, f"the order of the model {card.name}")
     if len(readings) > 1 and not known.nameless:
         raise _ask_for_order(info, card, readings)
     return known.certain
@@ -368,6 +396,20 @@ def _ask_for_order(info: SceneInfo, card: Card, readings: Sequence[tuple[str | N
         f"It is not clear which bands of {info.title} are {','.join(card.bands)}: their spectra suit `bands` "
         f"{orders[0]} and {orders[1]} about equally well; give one of them.",
         readings[:2],
+    )
+
+
+def _check_infrared(info: SceneInfo, card: Card, values: NDArray[Any]) -> None:
+    """Refuse a picture in infrared colours, unless the model may have been made from such pictures."""
+    if card.optional and shows_infrared(values[: len(RGB)]):
+        raise _ask_about_infrared(info, card)
+
+
+def _ask_about_infrared(info: SceneInfo, card: Card) -> SceneError:
+    return BandOrderError(
+        f"{info.title} looks like an infrared picture (1 infrared, 2 red, 3 green), which {card.name} cannot map "
+        "without blue: teach it with clicks in iic-studio, or give `bands` 1,2,3 if its colours are true.",
+        (INFRARED_PICTURE, RGB),
     )
 
 

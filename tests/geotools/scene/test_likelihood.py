@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from iic_geotools.scene.likelihood import judge_order, judge_values, scalings
+from iic_geotools.scene.bands import identify_bands
+from iic_geotools.scene.likelihood import judge_order, judge_values, scalings, shows_infrared
 from iic_geotools.scene.spectra import BANDS
 
 # Water, leaves, meadows, soil, towns and sand, each with its own spread.
@@ -79,6 +80,38 @@ def test_the_order_of_bands_is_recognised(order: tuple[str, ...]) -> None:
     assert verdict is not None
     assert verdict.sure
     assert verdict.readings[0] == order
+
+
+@pytest.mark.parametrize("order", [("red", "green", "blue"), ("blue", "green", "red"), ("nir", "red", "green")])
+def test_the_order_of_three_bands_is_recognised(order: tuple[str, ...]) -> None:
+    """Infrared pictures have infrared first, and no blue."""
+    values = stored("reflectance x 10000", "uint16")[[BANDS.index(name) for name in order]]
+    verdict = judge_order(values, identify_bands((None,) * 3, ("gray", "undefined", "undefined")).readings)
+    assert verdict is not None
+    assert verdict.sure
+    assert verdict.readings[0] == order
+
+
+@pytest.mark.parametrize("stretched", [False, True])
+def test_infrared_shown_as_red_is_noticed(stretched: bool) -> None:
+    low, high = np.percentile(SPECTRA, (2, 98), axis=1)[..., None] if stretched else (0, 0.4)
+    picture = np.clip((SPECTRA - low) / (high - low) * 255, 1, 255).astype(np.uint8)
+    assert not shows_infrared(picture[:3])
+    assert not shows_infrared(picture[[2, 1, 0]])
+    assert shows_infrared(picture[[3, 0, 1]])
+
+
+def test_woods_in_infrared_are_pink_all_over() -> None:
+    """Their bands rise and fall together, as those of true colours do."""
+    woods = np.array([60.0, 75, 50, 180])[:, None] * RNG.normal(1, 0.2, 2000).clip(0.4)
+    picture = np.clip(woods + RNG.normal(0, 1, woods.shape), 1, 255).astype(np.uint8)
+    assert not shows_infrared(picture[:3])
+    assert shows_infrared(picture[[3, 0, 1]])
+
+
+@pytest.mark.parametrize("values", [np.full((3, 500), 9, np.uint8), np.empty((3, 0), np.uint8)])
+def test_blank_pictures_show_no_infrared(values: np.ndarray) -> None:
+    assert not shows_infrared(values)
 
 
 def test_nothing_is_said_about_the_order_of_8_bits() -> None:

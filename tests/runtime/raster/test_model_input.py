@@ -1,7 +1,7 @@
 """Unusual scenes: misleading masks and nodata values, values that do not fit, mosaics of many files."""
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
@@ -18,7 +18,7 @@ from support.open_files import most_open_files
 from support.scenes import landscape
 from support.tiny_onnx import make_model
 
-from iic_geotools.errors import AssumptionWarning
+from iic_geotools.errors import AssumptionWarning, SceneError
 from iic_geotools.scene.info import describe
 from iic_geotools.scene.listing import find_scene
 from iic_geotools.tiling import Rect
@@ -27,6 +27,7 @@ from iic_runtime.model.select import find_model
 from iic_runtime.raster.model_input import choose_reading
 
 MakeScene = Callable[..., Path]
+EXAMPLES = Path(__file__).parents[3] / "examples"
 WHERE = from_origin(500000, 5400000, 0.5, 0.5)
 NAMES = ("red", "green", "blue", "nir", "where")
 
@@ -203,6 +204,32 @@ def test_a_paletted_image_is_mapped_as_the_picture_that_it_shows(
         assert (labels[holes] == 255).all()
         if nodata is None:
             assert np.array_equal(labels, expected)
+
+
+def example(bands: Sequence[int]) -> np.ndarray:
+    with rasterio.open(EXAMPLES / "scene.tif") as dataset:
+        return dataset.read([band + 1 for band in bands])
+
+
+@pytest.mark.parametrize("kind", [".tif", ".jpg", "nameless"])
+def test_infrared_shown_as_red_is_asked_about(make_scene: MakeScene, kind: str) -> None:
+    profile = {"driver": "JPEG"} if kind == ".jpg" else {"photometric": "RGB"}
+    if kind == "nameless":
+        profile = {"photometric": "MINISBLACK"}
+    card = find_model("aerial").card
+    picture = make_scene(example((3, 0, 1)), f"cir.{'jpg' if kind == '.jpg' else 'tif'}", descriptions=None, **profile)
+    with pytest.raises(SceneError, match="1 infrared, 2 red, 3 green.*`bands` 1,2,3"):
+        choose_reading(describe(str(picture)), card)
+    assert choose_reading(describe(str(picture)), card, bands=("1", "2", "3")).bidx == (1, 2, 3)
+    true = make_scene(example((0, 1, 2)), "true.tif", descriptions=None, photometric="RGB")
+    assert choose_reading(describe(str(true)), card).bidx == (1, 2, 3)
+
+
+def test_three_nameless_bands_of_8_bits_are_a_picture(make_scene: MakeScene) -> None:
+    """As in files of ERDAS Imagine, which do not say which band is red."""
+    picture = make_scene(example((0, 1, 2)), "a.img", descriptions=None, driver="HFA")
+    with pytest.warns(AssumptionWarning, match="1 red, 2 green, 3 blue"):
+        assert choose_reading(describe(str(picture)), find_model("aerial").card).bidx == (1, 2, 3)
 
 
 @pytest.mark.parametrize("dtype", ["int16", "float32"])
