@@ -46,8 +46,15 @@ _SAME = {"nir": ("nir", "nir08")}
 _CODE = re.compile(
     r"^(?:S2|L[4-9]|HLS|S30|L30)?[ _.-]?((?:SR|ST)_|SUR_REFL_)?B(?:AND)?[ _-]?(0?)(\d{1,2})(A?)$", re.I
 )
+# The code at the end of the name of a file that a band comes from.
+_LAST_CODE = re.compile(r"[_. -]((?:SR_|ST_)?B\d{1,2}A?)(?:_\d{1,3}m)?$", re.I)
 _NUMBERED = re.compile(r"^(?:band|layer|channel|ch|kanal|bande|banda|b)?[ _.-]*0?(\d{1,3})$", re.I)
 _LENGTH = re.compile(r"(\d+(?:\.\d+)?)\s*(nm|nanomet|µm|um|micromet|μm)", re.I)
+_PICTURE = re.compile(r"TCI[_ ]?[RGB]$", re.I)
+"""A band of the picture that comes with the bands of Sentinel-2."""
+_QUALITY = re.compile(r"(?:^|[^a-z0-9])qa(?:[^a-z]|$)", re.I)
+OTHERS = frozenset({"radar", "elevation", "index"})
+"""Names of bands that no sensor of light has."""
 _USELESS = {"pan", "lwir", "cirrus"}
 _BY_DEFAULT = {
     ("red", "green", "blue"),
@@ -256,7 +263,7 @@ def identify_bands(
         wavelengths: Central wavelengths of the bands in nm, as far as they are known.
         product: Texts that may name the product or sensor, such as the name of the file.
     """
-    texts = _without_numbering(descriptions)
+    texts = _without_pictures(_without_numbering(descriptions))
     by_word = _without_stray_letters(texts)
     lengths = _wavelengths(texts, wavelengths)
     names: Names = tuple(
@@ -266,7 +273,7 @@ def identify_bands(
         colour if colour in COLOURS or interpretations == ("gray",) else None for colour in interpretations
     )
     default = interpretations in _BY_DEFAULT and driver not in _PICTURES
-    coded = _by_codes(texts, names, product)
+    coded = _by_codes(texts, names, "\n".join((product, *filter(None, texts))))
     if coded is None and any(names):
         coded = BandNames((names,), "their descriptions" if any(by_word) else "their wavelengths")
     if coded is not None:
@@ -311,6 +318,8 @@ def _name_of(text: str) -> str | None:
     """The common name in a text: all of it, or the only name among its words."""
     plain = _plain(text)
     words = _words()
+    if _QUALITY.search(text):
+        return None
     if plain in words:
         return words[plain]
     parts = [part for part in re.split(r"[^a-zà-ÿ0-9]+", text.lower()) if part]
@@ -357,6 +366,14 @@ def _without_numbering(descriptions: Names) -> Names:
     if by_position and (len(plain) == len(descriptions) or len(words) == len(descriptions)):
         return (None,) * len(descriptions)
     return descriptions
+
+
+def _without_pictures(texts: Names) -> Names:
+    """Drop descriptions of the bands of a picture if other bands have the colours that it shows."""
+    others = [text for text in texts if text is not None and not _PICTURE.match(text)]
+    if not any(_code(text) or _name_of(text) in COLOURS for text in others):
+        return texts
+    return tuple(None if text is None or _PICTURE.match(text) else text for text in texts)
 
 
 def _wavelengths(texts: Names, stated: tuple[float | None, ...]) -> tuple[float | None, ...]:
@@ -424,7 +441,8 @@ def _by_codes(texts: Names, names: Names, product: str) -> BandNames | None:
 
 def _code(text: str) -> tuple[str, bool] | None:
     """The code of a band without leading zeros, and whether it had one."""
-    match = _CODE.match(text.strip())
+    last = _LAST_CODE.search(text.strip())
+    match = _CODE.match(text.strip()) or (_CODE.match(last[1]) if last else None)
     if match is None:
         return None
     prefix, zero, number, letter = match.groups()

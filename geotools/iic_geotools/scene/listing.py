@@ -29,7 +29,7 @@ from urllib.parse import urljoin, urlsplit
 from iic_geotools.addresses import fetch, is_web
 from iic_geotools.errors import SceneError, UsageError
 from iic_geotools.gdal import name_without_sidecars
-from iic_geotools.scene.bands import MOST_LISTED, band_code, canonical, common_name
+from iic_geotools.scene.bands import MOST_LISTED, OTHERS, band_code, canonical, common_name, identify_bands
 from iic_geotools.scene.composition import RasterBand, apply_mask, bands_of, compose, expand_palette
 from iic_geotools.scene.info import SceneInfo, describe
 from iic_geotools.scene.radiometry import stac_radiometry
@@ -59,10 +59,12 @@ _ARCHIVES = {".zip": "/vsizip/", ".tar": "/vsitar/", ".tgz": "/vsitar/", ".tar.g
 # Quality layers and pictures that come with products and are no bands.
 _NO_BAND = re.compile(
     r"_(?:AOT|WVP|TCI|PVI|SCL|CLDPRB|SNWPRB|QA\w*|SAA|SZA|VAA|VZA|ST_\w+|SR_QA\w*|udm2?|DN_udm|browse|thumb\w*|preview)"
-    r"(?:_\d+m)?$|\.(?:Fmask|SAA|SZA|VAA|VZA)$|^(?:MSK_|T\w+_PVI)",
+    r"(?:_\d+m|_clip|_file_format)*$|\.(?:Fmask|SAA|SZA|VAA|VZA)$|^(?:MSK_|T\w+_PVI)|-QL_\w+$",
     re.IGNORECASE,
 )
 _RESOLUTION = re.compile(r"_(\d{1,3})m$", re.IGNORECASE)
+_RAW = re.compile(r"[_ ]*\(raw\)$", re.IGNORECASE)
+"""What downloads from the Copernicus Browser add to the name of a band."""
 _TOKEN = re.compile(
     r"^(?P<product>.*?)[_.\- ]?(?P<band>(?:SR_|ST_)?B(?:and)?_?\d{1,2}A?|[A-Za-zÀ-ÿ]+\d{0,2})$"
 )
@@ -116,7 +118,7 @@ class Product:
             SceneError: A band cannot be opened, or does not lie on the others.
         """
         if self.raster is not None:
-            info = _name_planet(describe(self.raster, self.name))
+            info = _name_bands(describe(self.raster, self.name))
             return info if mask is None else apply_mask(info, mask)
         bands = []
         for file in self.bands:
@@ -215,7 +217,7 @@ def _members(path: Path) -> list[str]:
 
 def _band_file(path: str) -> BandFile | None:
     """Understand the name of a file of one band; None if it is not one."""
-    stem = PurePosixPath(path).stem
+    stem = _RAW.sub("", PurePosixPath(path).stem)
     if _NO_BAND.search(stem):
         return None
     size = _RESOLUTION.search(stem)
@@ -223,7 +225,7 @@ def _band_file(path: str) -> BandFile | None:
     if token is None:
         return None
     band = token["band"]
-    if band_code(band) is None and common_name(band) is None:
+    if band_code(band) is None and common_name(band) in (None, *OTHERS):
         return None
     # A letter or two at the end of a name is chance, unless it is the whole name.
     if len(band) < 3 and band_code(band) is None and token["product"]:
@@ -232,7 +234,7 @@ def _band_file(path: str) -> BandFile | None:
 
 
 def _finest(files: Sequence[BandFile], title: str) -> tuple[BandFile, ...]:
-    """The finest file of each band."""
+    """The finest file of each band, in the order of their numbers, without a panchromatic one among others."""
     bands: dict[str, BandFile] = {}
     for file in sorted(files, key=lambda file: (file.metres, file.path)):
         other = bands.setdefault(file.band.upper(), file)
@@ -240,7 +242,19 @@ def _finest(files: Sequence[BandFile], title: str) -> tuple[BandFile, ...]:
             raise SceneError(
                 f"{title} holds the band {file.band} twice, {other.path} and {file.path}; keep one."
             )
-    return tuple(bands[key] for key in sorted(bands))
+    keys = sorted(bands, key=_in_order)
+    files = [bands[key] for key in keys]
+    texts = tuple(file.band for file in files)
+    names = identify_bands(texts, ("undefined",) * len(texts), product=files[0].path).certain
+    coloured = [file for file, name in zip(files, names, strict=True) if name != "pan"]
+    return tuple(coloured or files)
+
+
+def _in_order(band: str) -> tuple[int | str, ...]:
+    """The sort key of the name of a band: B2 before B10, and B8A after B8."""
+    return tuple(
+        int(part) if part.isdigit() else part for part in re.split(r"(\d+)", band.upper())
+    )
 
 
 def _find_mask(rasters: Sequence[str]) -> ValueMask | None:
@@ -253,7 +267,7 @@ def _find_mask(rasters: Sequence[str]) -> ValueMask | None:
             return ValueMask(path, qa_pixel_clouds())
         if re.search(r"\.Fmask$", stem, re.IGNORECASE):
             return ValueMask(path, (*(value for value in range(255) if value & _FMASK_BITS), 255))
-        if re.search(r"_udm2$", stem, re.IGNORECASE):
+        if re.search(r"_udm2(?:_clip|_file_format)*$", stem, re.IGNORECASE):
             return ValueMask(path, (0,))  # its first band is 1 where the view is clear
     return None
 
@@ -272,14 +286,27 @@ def qa_pixel_clouds() -> tuple[int, ...]:
     return tuple(sorted(values))
 
 
-def _name_planet(info: SceneInfo) -> SceneInfo:
-    """Name the bands of PlanetScope, whose files often do not."""
+def _name_bands(info: SceneInfo) -> SceneInfo:
+    """Name the bands of a raster by what its name, or the file of metadata next to it, says of them."""
     count = len(info.descriptions)
     planet = re.search(r"_3B_|AnalyticMS|_SR_8b|PSScene", info.title, re.IGNORECASE)
     names = _PLANET_8 if count == len(_PLANET_8) else _PLANET.get(count)
-    if any(info.descriptions) or planet is None or names is None:
-        return info
-    return replace(info, descriptions=names)
+    if not any(info.descriptions) and planet is not None and names is not None:
+        return replace(info, descriptions=names)
+    lengths = () if info.wavelengths else _enmap_wavelengths(info.path)
+    return replace(info, wavelengths=lengths) if len(lengths) == count else info
+
+
+def _enmap_wavelengths(path: str) -> tuple[float, ...]:
+    """The wavelengths in nm of an image of EnMAP, which are in the file of metadata next to it; nothing for others."""
+    name, enmap = re.subn(r"-SPECTRAL_IMAGE\.(TIF+)$", "-METADATA.XML", path, flags=re.IGNORECASE)
+    if not enmap:
+        return ()
+    try:
+        text = Path(name).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ()
+    return tuple(map(float, re.findall(r"<wavelengthCenterOfBand>\s*([\d.]+)\s*<", text)))
 
 
 def _shorten(name: str) -> str:
@@ -566,7 +593,7 @@ class ListedScene:
             return self.item.describe(self.picks, self.mask)
         if self.product is not None:
             return self.product.describe(self.mask)
-        info = describe(self.path)
+        info = _name_bands(describe(self.path))
         if info.interpretations == ("palette",):
             info = expand_palette(info)
         return info if self.mask is None else apply_mask(info, self.mask)

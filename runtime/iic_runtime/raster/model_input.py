@@ -328,15 +328,8 @@ def _own_names(info: SceneInfo, card: Card) -> bool:
     return all(named_bands(name, info.descriptions, nameless) for name in card.bands)
 
 
-<<<<<<< HEAD
-def decide_names(
-    info: SceneInfo, card: Card, sample: Callable[[], NDArray[Any]] | None = None
-) -> tuple[str | None, ...]:
-    """Identify unnamed bands by their spectra and return their common names, with a warning.
-=======
 def decide_names(info: SceneInfo, card: Card, sample: Sample | None = None) -> tuple[str | None, ...]:
-    """Return the common names of bands that nobody has named, as their spectra show them, and warn of it.
->>>>>>> c4c9607 (Ask about pictures in infrared colours; take three nameless bands for a picture)
+    """Identify unnamed bands by their spectra and return their common names, with a warning.
 
     Raises:
         SceneError: Two readings are about as probable as each other.

@@ -101,6 +101,56 @@ def test_one_raster_with_its_mask(tmp_path: Path) -> None:
         assert not dataset.read_masks(1).any()
 
 
+@pytest.mark.parametrize("suffix", ["", "_clip", "_file_format"])
+def test_a_bundle_of_planet(tmp_path: Path, suffix: str) -> None:
+    """An order, clipped or not: the usable data mask is no second scene."""
+    stem = "PSScene/20230501_101112_55_24a1_3B"
+    image = write(tmp_path / f"{stem}_AnalyticMS_SR_8b{suffix}.tif", 7, metres=3)
+    write(tmp_path / f"{stem}_udm2{suffix}.tif", 0, metres=3, dtype="uint8")
+    for scene in (tmp_path, image):
+        with rasterio.open(find_scene(scene, mask="auto").path) as dataset:
+            assert dataset.read(1)[6, 6] == 7
+            assert not dataset.read_masks(1).any()
+
+
+def test_downloads_from_the_copernicus_browser(tmp_path: Path) -> None:
+    stem = "2023-06-12-00:00_2023-06-12-23:59_Sentinel-2_L2A"
+    for number, band in enumerate(("B02", "B03", "B04", "B08"), 1):
+        write(tmp_path / f"{stem}_{band}_(Raw).tiff", number)
+    write(tmp_path / f"{stem}_True_color.tiff", 9, dtype="uint8")
+    assert levels(tmp_path) == [3, 2, 1, 4]
+
+
+def test_bands_are_in_the_order_of_their_numbers_without_the_panchromatic_one(tmp_path: Path) -> None:
+    """Its finer pixels would be those of the scene."""
+    product = LANDSAT.replace("L2SP", "L1TP")
+    for number in (10, 11, 1, 2, 3, 4, 5, 6, 7):
+        write(tmp_path / f"{product}_B{number}.TIF", number, metres=30)
+    write(tmp_path / f"{product}_B8.TIF", 8, 24, metres=15)
+    info = find_scene(tmp_path)
+    assert info.descriptions == ("B1", "B2", "B3", "B4", "B5", "B6", "B7", "B10", "B11")
+    assert info.grid.width == 12
+
+
+def test_spectrometers_in_space_say_their_wavelengths_in_another_file(tmp_path: Path) -> None:
+    stem = "ENMAP01-____L2A-DT0000001000_20220627T104548Z_012_V010303_20230101T000000Z"
+    lengths = (842.1, 664.7, 559.8, 492.0, 1610.5)
+    values = np.arange(1, 6, dtype=np.int16)[:, None, None] * np.ones((1, 12, 12), np.int16)
+    with rasterio.open(
+        tmp_path / f"{stem}-SPECTRAL_IMAGE.TIF", "w", driver="GTiff", width=12, height=12, count=5, dtype="int16",
+        crs="EPSG:32632", transform=from_origin(600000, 5500000, 30, 30),
+    ) as dataset:  # fmt: skip
+        dataset.write(values)
+    write(tmp_path / f"{stem}-QL_QUALITY_CLOUD.TIF", 0, metres=30, dtype="uint8")
+    entries = "".join(
+        f'<bandID number="{number}"><wavelengthCenterOfBand>{length}</wavelengthCenterOfBand></bandID>'
+        for number, length in enumerate(lengths, 1)
+    )
+    (tmp_path / f"{stem}-METADATA.XML").write_text(f"<level_X><bands>{entries}</bands></level_X>")
+    assert levels(tmp_path) == [2, 3, 4, 1]
+    assert levels(tmp_path / f"{stem}-SPECTRAL_IMAGE.TIF") == [2, 3, 4, 1]
+
+
 def test_clouds_of_a_product_are_masked(tmp_path: Path) -> None:
     scene = make_safe(tmp_path)
     (mask,) = scene.rglob("*_SCL_20m.jp2")

@@ -40,6 +40,13 @@ def bands(text: str, reading: int = 0, **about: object) -> tuple[int, ...]:
         ("nir_median,red_median,green_median,blue_median", (2, 3, 4, 1)),
         ("rot,gruen,blau,nahes Infrarot", (1, 2, 3, 4)),
         ("R,G,B,N", (1, 2, 3, 4)),
+        ("B2,B3,B4,B8,TCI_R,TCI_G,TCI_B,QA60", (3, 2, 1, 4)),
+        ("TCI_R,TCI_G,TCI_B", (1, 2, 3, 0)),
+        ("SR_B1,SR_B2,SR_B3,SR_B4,SR_B5,SR_QA_AEROSOL", (4, 3, 2, 5)),
+        ("T33_20230612_B02_10m,T33_20230612_B03_10m,T33_20230612_B04_10m,T33_20230612_B08_10m", (3, 2, 1, 4)),
+        ("VV,VH,ratio", (0, 0, 0, 0)),
+        ("Sigma0_VV_db,Sigma0_VH_db,Gamma0_VV_db,Gamma0_VH_db", (0, 0, 0, 0)),
+        ("NDVI,NDWI,dem", (0, 0, 0, 0)),
         ("sur_refl_b01,sur_refl_b02,sur_refl_b03,sur_refl_b04", (1, 4, 3, 2)),
         ("490 nm,560 nm,665 nm,842 nm", (3, 2, 1, 4)),
         ("0.49 um,0.56 um,0.665 um,0.842 um", (3, 2, 1, 4)),
@@ -47,6 +54,12 @@ def bands(text: str, reading: int = 0, **about: object) -> tuple[int, ...]:
 )
 def test_names_of_sensors(text: str, expected: tuple[int, ...]) -> None:
     assert bands(text) == expected
+
+
+def test_radar_and_elevation_have_names_and_are_no_picture() -> None:
+    known = identify_bands(("VV", "VH", "DSM", "NDVI"), ("gray", *("undefined",) * 3))
+    assert known.certain == ("radar", "radar", "elevation", "index")
+    assert known.stated
 
 
 def test_the_product_decides_between_sensors() -> None:
