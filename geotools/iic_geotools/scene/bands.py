@@ -281,7 +281,7 @@ def identify_bands(
             return coded
         readings = tuple(_complete(reading, colours) for reading in coded.readings)
         return replace(coded, readings=readings, conflict=_conflict(coded.readings, colours))
-    orders = _usual_orders(len(descriptions))
+    orders = usual_orders(len(descriptions))
     if any(colours):
         more = orders if default and len(colours) == 4 else ()
         readings = tuple(dict.fromkeys((colours, *more)))
@@ -434,7 +434,7 @@ def _by_codes(texts: Names, names: Names, product: str) -> BandNames | None:
     orders = [reading for reading, _ in readings.values()]
     if not named and [code for code, _ in given] == [f"B{index}" for index in range(1, len(codes) + 1)]:
         # Some writers number bands so, whatever they are.
-        orders, stated = [*orders, *_usual_orders(len(codes))], False
+        orders, stated = [*orders, *usual_orders(len(codes))], False
     sensors = " or ".join(sensor for _, sensor in readings.values())
     return BandNames(tuple(dict.fromkeys(orders)), f"their descriptions, as of {sensors}", stated)
 
@@ -470,7 +470,8 @@ def _complete(names: Names, colours: Names) -> Names:
     )
 
 
-def _usual_orders(count: int) -> tuple[Names, ...]:
+def usual_orders(count: int) -> tuple[Names, ...]:
+    """The orders in which files hold so many bands without names, the most usual first."""
     return tuple(tuple(order) for order in _table()["orders"].get(str(count), ()))
 
 

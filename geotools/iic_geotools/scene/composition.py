@@ -22,6 +22,10 @@ from iic_geotools.scene.valuemask import ValueMask
 from iic_geotools.scene.warp import warp_bands
 
 
+FEW_COLOURS = 40
+"""A palette of no more colours may be the legend of a map."""
+
+
 @dataclass(frozen=True)
 class RasterBand:
     """A band of a raster.
@@ -105,7 +109,10 @@ def expand_palette(info: SceneInfo) -> SceneInfo:
     ]
     masked = info.has_mask((1,)) or info.nodatavals[0] is not None
     mask = _write_mask([whole_source(name, "mask,1", grid)] if masked else [])
-    assume(f"{info.title} is a paletted image: its colours are taken as red, green and blue.")
+    with rasterio.Env(**network_options(info.path)), open_raster(info.path, info.title) as dataset:
+        colours = len(set(dataset.colormap(1).values()))
+    few = "" if colours > FEW_COLOURS else f" They are only {colours}, as those of a map: it may be no image."
+    assume(f"{info.title} is a paletted image: its colours are taken as red, green and blue.{few}")
     return replace(describe(virtual_raster(grid, *bands, mask), info.title), grid=grid)
 
 

@@ -42,6 +42,8 @@ STRANGE = 1.0
 """Nats above the background, per pixel, below which a scene holds no spectra that the mixture knows."""
 CLEAR, CLEAR_ORDER = 0.5, 0.4
 """Nats per pixel by which a reading must lead before it is called sure."""
+UNUSUAL_SCALING = 1.0
+"""What scalings of few programs must make up for."""
 RAW_BITS = 12
 """Values within these bits may be raw numbers of a camera; those of reflectance x 10000 usually reach beyond."""
 UNUSUAL_ORDER = 1.0
@@ -96,6 +98,8 @@ def scalings() -> tuple[Scaling, ...]:
         Scaling("reflectance x 1000", 1e-3, 0.0, 0.7, 0.5),
         Scaling("reflectance x 10000", 1e-4, 0.0, 0.2, 0.0),
         Scaling("reflectance x 10000 + 1000, as of Sentinel-2 since baseline 04.00", 1e-4, -0.1, 0.5, 0.3),
+        Scaling("reflectance x 32768, as of MicaSense", 1 / 32768, 0.0, None, UNUSUAL_SCALING),
+        Scaling("reflectance x 65535, as of the Copernicus Browser", 1 / 65535, 0.0, None, UNUSUAL_SCALING),
         Scaling("Landsat level 2", 2.75e-5, -0.2, 0.6, 0.3),
         Scaling("raw Landsat 8 or 9, level 1", level1.scales[0], level1.offsets[0], 0.6, 0.3),
     )

@@ -17,7 +17,7 @@ from iic_geotools.errors import AssumptionWarning, IICError
 from iic_geotools.files import replacement
 from iic_geotools.gdal import network_options
 from iic_geotools.products.preview import scene_picture
-from iic_geotools.scene.bands import COLOURS, Names, pick
+from iic_geotools.scene.bands import COLOURS, USUAL_ORDER, Names, pick
 from iic_geotools.scene.info import SceneInfo, open_raster
 from iic_geotools.scene.listing import find_product, find_scene
 from iic_geotools.scene.scene import SceneSource, value_sample
@@ -101,13 +101,15 @@ class Look:
         masks = ["a mask"] if self.masked else []
         masks += [] if self.nodata is None else [f"nodata {self.nodata:g}"]
         lines = [
-            f"{self.title}: {self.width} x {self.height} px of {size}, {len(self.bands)} bands of {self.dtype}, "
+            f"{self.title}: {self.width} x {self.height} px of {size}, "
+            f"{len(self.bands)} band{'s'[: len(self.bands) - 1]} of {self.dtype}, "
             f"{' and '.join(masks) or 'no mask and no nodata value'}",
         ]
         for band in self.bands:
             read = "" if band.model_band is None else f", read as {band.model_band}"
             lines.append(f"  {band.number} {band.description or 'unnamed'}: {band.name or 'unknown'}{read}")
-        lines.append(f"Bands known by {self.bands_by}. Model: {self.model}.")
+        known = "have no names" if self.bands_by == USUAL_ORDER else f"known by {self.bands_by}"
+        lines.append(f"Bands {known}. Model: {self.model}.")
         lines += self.notes
         if self.cloud_mask:
             lines.append(f"Cloud mask: {self.cloud_mask}; `mask` auto applies it.")
@@ -132,7 +134,9 @@ def look(scene: PathLike, model: Model | None = None, sheet: PathLike | None = N
     Raises:
         IICError: The scene or the model cannot be opened.
     """
-    info = find_scene(scene)
+    with warnings.catch_warnings(record=True) as expanded:
+        warnings.simplefilter("always", AssumptionWarning)
+        info = find_scene(scene)
     product = find_product(str(scene))
     source: SceneSource | None = None
     question: str | None = None
@@ -145,10 +149,11 @@ def look(scene: PathLike, model: Model | None = None, sheet: PathLike | None = N
         except IICError as error:
             question = str(error)
             doubtful = error.readings if isinstance(error, BandOrderError) else ()
-        said = [str(entry.message) for entry in told if issubclass(entry.category, AssumptionWarning)]
+        said = [str(entry.message) for entry in (*expanded, *told) if issubclass(entry.category, AssumptionWarning)]
         known = source.notes if source else ()
         # Warnings name the scene, notes do not.
-        notes = (*known, *(text for text in said if text.replace(info.title, "the scene", 1) not in known))
+        heard = {note.lower() for note in known}
+        notes = (*known, *(text for text in said if text.replace(info.title, "the scene").lower() not in heard))
         read = {} if source is None else _read_bands(card, source)
         if sheet is not None:
             _write_sheet(info, read, doubtful, Path(sheet))

@@ -15,12 +15,14 @@ from iic_geotools.geobox import GeoBox
 from iic_geotools.scene.bands import (
     BY_COLOUR,
     COLOURS,
+    OTHERS,
     USUAL_ORDER,
     canonical,
     list_bands,
     match_bands,
     named_bands,
     pick,
+    usual_orders,
 )
 from iic_geotools.scene.info import SceneInfo
 from iic_geotools.scene.likelihood import judge_order, shows_infrared
@@ -136,6 +138,14 @@ def _to_reflectance(card: Card, image: Input, reflectance: Pair | None) -> Resca
 
 def _stretch(targets: Pair, image: Input, values: NDArray[Any]) -> Rescale:
     ranges = robust_ranges(values)
+    if not values.shape[1]:
+        remember(f"{image.title} holds no data where it was looked at.")
+        return Rescale(ranges, (targets,) * len(ranges))
+    if np.median(values) < 0:
+        raise SceneError(
+            f"Most of the values are negative, as those of radar in decibels or of heights are, and no model is bundled for "
+            "such scenes: teach one with clicks in iic-studio, or give `reflectance` if they are reflectance."
+        )
     assume(
         f"{image.title} has no radiometric metadata, and its values do not look like reflectance: each band is "
         f"stretched from its 2nd to its 98th percentile ({_format(image.names, ranges)}). Override with `reflectance`."
@@ -217,7 +227,8 @@ def choose_reading(
         function = choose_rescale(card, values, rescale, reflectance)
         grid = _choose_grid(info, card, match_gsd)
     # Maps keep the notes, and the address of a scene may hold a token.
-    kept = tuple(note.replace(info.title, "the scene") for note in notes)
+    named = (note.replace(info.title, "the scene") for note in notes)
+    kept = tuple(note[:1].upper() + note[1:] for note in named)
     return replace(source, rescale=function, grid=grid, notes=kept)
 
 
@@ -347,18 +358,23 @@ def decide_names(info: SceneInfo, card: Card, sample: Sample | None = None) -> t
         if values is None or _is_mask(values[-1]):
             return readings[0]
         readings = tuple(reading for reading in readings if None not in reading)
+    # A mask that nobody has named is no band.
+    masks = int(known.reason == USUAL_ORDER and values is not None and len(values) > 3 and _is_mask(values[-1]))
+    if masks:
+        readings = tuple((*order, None) for order in usual_orders(len(info.dtypes) - 1)) or readings
     if values is not None and set(map(canonical, card.required)) <= set(COLOURS):
         verdict = judge_order(values, readings)
         if verdict is not None and verdict.sure:
-            if verdict.readings[0] == INFRARED_PICTURE:
+            if verdict.readings[0][: len(RGB)] == INFRARED_PICTURE and "blue" not in verdict.readings[0]:
                 raise _ask_about_infrared(info, card)
             return _assume(info, verdict.readings[0], "their spectra")
         if verdict is not None:
             raise _ask_for_order(info, card, verdict.readings)
     for taken in (card.bands, card.required):
-        if len(info.dtypes) == len(taken) and known.nameless:
-            order = tuple(map(canonical, taken)) if known.reason == USUAL_ORDER else readings[0]
-            if order == RGB and values is not None:
+        if len(info.dtypes) - masks == len(taken) and known.nameless:
+            named = (*map(canonical, taken), *(None,) * masks)
+            order = named if known.reason == USUAL_ORDER else readings[0]
+            if order[: len(RGB)] == RGB and "nir" not in order and values is not None:
                 _check_infrared(info, card, values)
             return _assume(info, order, f"the order of the model {card.name}")
     if len(readings) > 1 and not known.nameless:
@@ -420,7 +436,8 @@ def _check_band_names(info: SceneInfo, card: Card, names: tuple[str | None, ...]
     if not missing:
         return
     count = len(info.descriptions)
-    unmatched = count - len({band for bands in matches.values() for band in bands})
+    matched = {band for bands in matches.values() for band in bands}
+    unmatched = sum(name not in OTHERS and band not in matched for band, name in enumerate(names, 1))
     present = [name for name in card.bands if matches[name]]
     order, absent = ",".join(card.bands), " or ".join(missing)
     usable = ",".join(present or map(str, range(1, count + 1)))

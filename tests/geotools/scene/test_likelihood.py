@@ -43,6 +43,8 @@ def stored(text: str, dtype: str) -> np.ndarray:
         ("reflectance x 10000", "float64"),
         ("reflectance x 10000 + 1000, as of Sentinel-2 since baseline 04.00", "uint16"),
         ("Landsat level 2", "uint16"),
+        ("reflectance x 32768, as of MicaSense", "uint16"),
+        ("reflectance x 65535, as of the Copernicus Browser", "uint16"),
     ],
 )
 def test_scalings_are_recognised(text: str, dtype: str, count: int) -> None:

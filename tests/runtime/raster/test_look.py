@@ -70,6 +70,23 @@ def test_what_must_be_asked_is_a_question_not_an_error(tmp_path: Path) -> None:
     assert "bands" in seen.question
 
 
+def test_sentences_begin_with_capitals_and_name_what_a_palette_is_taken_for(tmp_path: Path) -> None:
+    scene = write_raster(tmp_path / "map.tif", np.arange(400, dtype=np.uint8).reshape(1, 20, 20) % 3)
+    with rasterio.open(scene, "r+") as dataset:
+        dataset.colorinterp = [ColorInterp.palette]
+        dataset.write_colormap(1, {value: (value, 90, 9, 255) for value in range(3)})
+    seen = look(scene, "satellite")
+    assert any("They are only" in note for note in seen.notes)
+    assert all(note[0].isupper() for note in look(EXAMPLES / "scene.tif").notes)
+
+
+def test_one_band_is_singular_and_bands_without_names_are_said_to_have_none(tmp_path: Path) -> None:
+    lines = look(write_raster(tmp_path / "one.tif", np.ones((1, 20, 20), np.uint8)), "aerial").lines()
+    assert "1 band of uint8" in lines[0]
+    nameless = write_raster(tmp_path / "three.tif", np.ones((3, 20, 20), np.uint16), photometric="MINISBLACK")
+    assert "Bands have no names. Model: aerial." in look(nameless, "aerial").lines()
+
+
 def test_the_command_prints_json(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["look", str(EXAMPLES / "sentinel2.tif"), "--json"])
     assert result.exit_code == 0, result.output

@@ -195,7 +195,7 @@ def test_a_paletted_image_is_mapped_as_the_picture_that_it_shows(
         scene = make_scene(index, descriptions=None, photometric="PALETTE", nodata=nodata)
         with rasterio.open(scene, "r+") as dataset:
             dataset.write_colormap(1, table)
-        with pytest.warns(AssumptionWarning, match="paletted image"):
+        with pytest.warns(AssumptionWarning, match="are taken as red, green and blue.$"):
             segment_raster(scene, tmp_path / "map.tif", model, device="cpu", overwrite=True)
         picture = make_scene(image, descriptions=None, photometric="RGB")
         segment_raster(picture, tmp_path / "picture.tif", model, device="cpu", overwrite=True)
@@ -204,6 +204,14 @@ def test_a_paletted_image_is_mapped_as_the_picture_that_it_shows(
         assert (labels[holes] == 255).all()
         if nodata is None:
             assert np.array_equal(labels, expected)
+
+
+def test_a_paletted_image_of_few_colours_may_be_a_map(make_scene: MakeScene) -> None:
+    scene = make_scene(landscape(40, 50, bands=1) // 64, descriptions=None, photometric="PALETTE")
+    with rasterio.open(scene, "r+") as dataset:
+        dataset.write_colormap(1, {0: (0, 90, 0, 255), 1: (0, 0, 200, 255), 2: (200, 0, 0, 255), 3: (9, 9, 9, 255)})
+    with pytest.warns(AssumptionWarning, match="They are only 5, as those of a map"):
+        find_scene(scene)
 
 
 def example(bands: Sequence[int]) -> np.ndarray:
@@ -230,6 +238,42 @@ def test_three_nameless_bands_of_8_bits_are_a_picture(make_scene: MakeScene) -> 
     picture = make_scene(example((0, 1, 2)), "a.img", descriptions=None, driver="HFA")
     with pytest.warns(AssumptionWarning, match="1 red, 2 green, 3 blue"):
         assert choose_reading(describe(str(picture)), find_model("aerial").card).bidx == (1, 2, 3)
+
+
+@pytest.mark.parametrize("count", [3, 4, 5])
+def test_a_mask_without_a_name_is_no_band(make_scene: MakeScene, count: int) -> None:
+    """Cameras with five bands, satellites with four, and pictures, each with a mask as its last band."""
+    with rasterio.open(EXAMPLES / "sentinel2.tif") as dataset:
+        red, green, blue, nir = dataset.read((1, 2, 3, 4)).astype(np.uint16)
+    bands = {3: (blue, green, red), 4: (blue, green, red, nir), 5: (blue, green, red, (4 * red.astype(int) + nir) // 5, nir)}[count]
+    mask = np.full_like(red, 65535)
+    mask[:20] = 0
+    scene = make_scene(np.stack([*bands, mask]).astype(np.uint16), descriptions=None)
+    source = choose_reading(describe(str(scene)), find_model("satellite").card)
+    assert source.bidx == {3: (3, 2, 1), 4: (3, 2, 1, 4), 5: (3, 2, 1, 5)}[count]
+
+
+def test_a_picture_with_a_mask_of_8_bits_has_no_infrared(make_scene: MakeScene) -> None:
+    picture = example((0, 1, 2, 3))
+    picture[3] = 255
+    picture[3, :20] = 0
+    scene = make_scene(picture, descriptions=None)
+    assert choose_reading(describe(str(scene)), find_model("aerial").card).bidx == (1, 2, 3)
+
+
+def test_decibels_are_no_colours(make_scene: MakeScene) -> None:
+    decibels = np.random.default_rng(0).normal(-15, 4, (4, 60, 60)).astype(np.float32)
+    scene = make_scene(decibels, descriptions=None)
+    with pytest.raises(SceneError, match="values are negative.*iic-studio"):
+        choose_reading(describe(str(scene)), find_model("satellite").card)
+
+
+def test_nothing_is_assumed_of_values_where_there_are_none(make_scene: MakeScene) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", AssumptionWarning)
+        scene = make_scene(np.full((4, 60, 60), -9999, np.int16), nodata=-9999)
+        source = choose_reading(describe(str(scene)), find_model("satellite").card)
+    assert any("no data" in note for note in source.notes)
 
 
 @pytest.mark.parametrize("dtype", ["int16", "float32"])
