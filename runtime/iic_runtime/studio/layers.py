@@ -1,6 +1,5 @@
 """Maps that are shown without a fit: that of the bundled model, and the finished one."""
 
-import logging
 from pathlib import Path
 from typing import Self
 
@@ -26,7 +25,6 @@ from iic_runtime.segmenter import Segmenter
 from iic_runtime.studio.features import sample_tile
 from iic_runtime.studio.tiles import KeptValues, TileAddress
 
-_LOG = logging.getLogger(__name__)
 MOST_BYTES = 128 << 20
 Labels = NDArray[np.uint8]
 Tile = tuple[Labels, Labels]
@@ -42,25 +40,25 @@ class BundledLayer:
         )
 
     @classmethod
-    def open(cls, info: SceneInfo, options: ReadingOptions) -> Self | None:
-        """Open the bundled model that suits a scene; None if there is none."""
-        try:
-            file = ModelSelector().for_scene(info)
-            reading = choose_reading(
-                info,
-                file.card,
-                bands=options.get("bands"),
-                rescale=options.get("rescale"),
-                reflectance=options.get("reflectance"),
-                nodata=options.get("nodata"),
-                match_gsd=options.get("match_gsd"),
-            )
-            segmenter = Segmenter(
-                file, device=options.get("device", "auto"), threads=options.get("threads"), tile=512
-            )
-        except IICError as error:
-            _LOG.info("No map before the first clicks: %s", error)
-            return None
+    def open(cls, info: SceneInfo, options: ReadingOptions) -> Self:
+        """Open the bundled model that suits a scene.
+
+        Raises:
+            IICError: There is none.
+        """
+        file = ModelSelector().for_scene(info)
+        reading = choose_reading(
+            info,
+            file.card,
+            bands=options.get("bands"),
+            rescale=options.get("rescale"),
+            reflectance=options.get("reflectance"),
+            nodata=options.get("nodata"),
+            match_gsd=options.get("match_gsd"),
+        )
+        segmenter = Segmenter(
+            file, device=options.get("device", "auto"), threads=options.get("threads"), tile=512
+        )
         return cls(segmenter, reading, reading.grid or info.grid)
 
     @property

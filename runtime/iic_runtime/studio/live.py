@@ -197,6 +197,7 @@ class LiveSession:
             "top": top_level(info.grid),
             "folder": str(session.files.folder),
             "taught": {"width": grid.width, "height": grid.height, "most_level": MOST_LEVEL},
+            "unmapped": session.unmapped,
             "bundled": None
             if session.bundled is None
             else {

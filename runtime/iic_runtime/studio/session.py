@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iic_geotools.classmap.classes import MAX_CLASSES, MapClass, check_class_name, rgb, suggest_colour
-from iic_geotools.errors import OutputError, UsageError
+from iic_geotools.errors import IICError, OutputError, UsageError
 from iic_geotools.files import check_apart, open_lock
 from iic_geotools.geobox import GeoBox
 from iic_geotools.packages import require_vector
@@ -189,7 +189,12 @@ class Session:
     def _open(self) -> None:
         self.imagery = Imagery(self.teacher.info, self.teacher.reading, self.teacher.file.card.bands)
         self._features = FeatureTiles(self.teacher)
-        self.bundled = BundledLayer.open(self.teacher.info, self._options)
+        self.bundled: BundledLayer | None = None
+        self.unmapped = ""  # why the bundled models do not suit the scene
+        try:
+            self.bundled = BundledLayer.open(self.teacher.info, self._options)
+        except IICError as error:
+            self.unmapped = str(error)
         self.finished = FileLayer(self.files.map, self.files.confidence)
         self.samples = SampleFile(self.files.samples, self.files.map)
         self._lock, self._fitting = RLock(), Lock()

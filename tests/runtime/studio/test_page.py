@@ -266,3 +266,22 @@ def test_a_scene_of_unknown_reflectance_has_no_novelty(browser: Browser, studio:
     status, content, _ = studio.request("api/0/labels/novelty/0/0/0/0")
     assert status == 409
     assert b"no map novelty" in content
+
+
+def test_a_page_that_is_left_sends_the_clicks_that_wait(browser: Browser, studio: Studio) -> None:
+    """As on a machine so slow that the first click is not answered yet."""
+    browser.evaluate(
+        "(() => { window.sent = []; const real = fetch; window.fetch = (address, options) => options?.method === 'POST'"
+        " ? (sent.push([address, options.keepalive]), new Promise(() => {})) : real(address, options); })()"
+    )
+    browser.evaluate("document.getElementById('name').focus()")
+    browser.call("Input.insertText", text="water")
+    press(browser, "Enter", "\r")
+    for x in (300, 340):
+        browser.mouse("mousePressed", x, 300, clickCount=1)
+        browser.mouse("mouseReleased", x, 300, clickCount=1)
+    assert len(browser.evaluate("sent")) == 1
+    browser.evaluate("dispatchEvent(new Event('pagehide'))")
+    sent = browser.evaluate("sent")
+    assert [kept for _, kept in sent] == [False, True, True]
+    assert all(address.endswith("/add") for address, _ in sent[1:])

@@ -14,6 +14,7 @@ from iic_geotools.errors import OutputError, SceneError, UsageError
 from iic_geotools.tiling import Rect
 from iic_runtime import name_model, segment_raster
 from iic_runtime.studio import Session
+from iic_runtime.studio.live import LiveSession
 from iic_runtime.studio.session import _along
 from iic_runtime.studio.tiles import TILE, TileAddress
 
@@ -291,6 +292,14 @@ def test_a_scene_without_crs_is_taught_by_a_named_model(tmp_path: Path) -> None:
         assert len(again.clicks) == 6
     with rasterio.open(scene.with_suffix(".studio") / "map.tif") as dataset:
         assert (dataset.read(1) == labels).mean() > 0.95
+
+
+def test_why_there_is_no_map_before_the_first_click(tmp_path: Path) -> None:
+    scene = write_raster(tmp_path / "radar.tif", np.ones((2, 60, 60), np.float32))
+    with Session(scene, tmp_path / "out") as session:
+        assert session.bundled is None
+        assert "no band named red" in session.unmapped
+        assert LiveSession(session).scene()["unmapped"] == session.unmapped
 
 
 def test_a_file_that_holds_no_clicks_is_refused(scene: Path) -> None:

@@ -17,6 +17,7 @@ let chosen = null;  // the class to teach
 const adding = new Set();  // classes that the studio has not confirmed yet
 let unconfirmed = [];  // clicks that it has not confirmed
 let turns = Promise.resolve();  // actions are sent one after the other, in the order in which they were made
+const unsent = [];  // those that wait for the ones before them
 let selected = null;  // the number of a click
 let suggestions = [];
 let shown = null;  // the map that the user has chosen; null until then
@@ -27,17 +28,26 @@ let clicked = null;  // when the last click was made, and the fit before it, to 
 
 // ---------------------------------------------------------------- talking to the session
 
-async function send(action, values = {}) {
-  const answer = await fetch(`${base}/${action}`, {
-    method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(values),
-  });
+const request = (action, values = {}) => ({ address: `${base}/${action}`, body: JSON.stringify(values) });
+
+function post({ address, body }, keepalive = false) {
+  return fetch(address, { method: "POST", headers: { "Content-Type": "application/json" }, body, keepalive });
+}
+
+async function send(waiting) {
+  const answer = await post(waiting);
   const content = await answer.json().catch(() => ({ error: "The studio does not answer; start it again, no click is lost." }));
   if (!answer.ok) throw new Error(content.error);
   return content;
 }
 
 async function act(action, values) {
-  const turn = turns.then(() => send(action, values));
+  const waiting = request(action, values);
+  unsent.push(waiting);
+  const turn = turns.then(() => {
+    unsent.splice(unsent.indexOf(waiting), 1);
+    return send(waiting);
+  });
   turns = turn.catch(() => {});
   try {
     take(await turn);
@@ -47,6 +57,9 @@ async function act(action, values) {
     return false;
   }
 }
+
+// A page that is left or loaded again before a slow machine has taken all clicks sends the rest at once.
+addEventListener("pagehide", () => { for (const waiting of unsent.splice(0)) post(waiting, true); });
 
 function say(text) { $("status").textContent = text; }
 
@@ -403,7 +416,7 @@ async function suggest() {
     return;
   }
   try {
-    ({ places: suggestions } = await send("suggest", { tiles: layer.visible(viewer) }));
+    ({ places: suggestions } = await send(request("suggest", { tiles: layer.visible(viewer) })));
     say(suggestions.length ? `${suggestions.length} places where a click would help; N goes to the next.` : "Nothing to suggest in this view.");
   } catch (error) {
     say(error.message);
@@ -593,6 +606,8 @@ async function open(index) {
   novelty.recolour(NOVEL, true);
   novelty.opacity = 0.8;
   $("novelty").parentElement.hidden = !scene.bundled?.has_novelty;
+  $("unmapped").hidden = !scene.unmapped;
+  $("unmapped").textContent = `No bundled model maps this scene. ${scene.unmapped.replace(/`(\w+)`/g, "--$1")}`;
   maps.clusters = new LabelLayer(loader, base, "clusters", scene.taught, scene.tile, scene.taught.most_level);
   maps.finished = new LabelLayer(loader, base, "finished", own, scene.tile, scene.top);
   [composite] = scene.composites;
