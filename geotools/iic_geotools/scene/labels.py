@@ -22,7 +22,7 @@ from rasterio.windows import Window
 
 from iic_geotools.classmap.classes import MAX_CLASSES, check_class_name
 from iic_geotools.classmap.sidecars import sidecar_path
-from iic_geotools.errors import NetworkError, SceneError, UsageError
+from iic_geotools.errors import NetworkError, SceneError, UsageError, assume
 from iic_geotools.gdal import gdal_errors, network_options
 from iic_geotools.geobox import GeoBox
 from iic_geotools.packages import shapely
@@ -213,6 +213,8 @@ class LabelShapes:
             )
         for name in self._names:
             _check_class(name, path)
+        if shapes.crs is None and grid.crs is not None:
+            assume(f"The labels {path} have no CRS, and are taken to be in that of the scene.")
         self._shapes = _reprojected(shapes.geometries[kept], shapes.crs, grid, path)
         self._values = [self._names.index(classes[index]) for index in kept]
         self._bounds = shapely.bounds(self._shapes).reshape(-1, 4)

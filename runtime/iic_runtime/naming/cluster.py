@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from iic_geotools.classmap.classes import MAX_CLASSES, MapClass, distinct_colours, spread_colours
 from iic_geotools.errors import SceneError, UsageError
 from iic_geotools.files import check_writable, write_atomically
-from iic_geotools.scene.bands import COLOURS, canonical
+from iic_geotools.scene.bands import COLOURS, MOST_LISTED, canonical
 from iic_geotools.scene.info import describe
 from iic_geotools.scene.multiscale import LEAST_DEVIATION
 from iic_geotools.settings import PathLike, takes
@@ -92,9 +92,9 @@ class Clustered:
 
     def sentence(self) -> str:
         """Describe the result in one line."""
-        return (
-            f"{self.path}: {len(self.shares)} clusters of {', '.join(self.card.bands)}, found without labels"
-        )
+        bands = self.card.bands
+        named = ", ".join(bands) if len(bands) <= MOST_LISTED else f"{len(bands)} bands"
+        return f"{self.path}: {len(self.shares)} clusters of {named}, found without labels"
 
 
 @dataclass(frozen=True)

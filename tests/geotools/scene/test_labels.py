@@ -8,9 +8,10 @@ import rasterio
 import shapely
 from affine import Affine
 from pyogrio.raw import write
+from support.maps import write_shapes
 from support.scenes import CRS, NORTH, PIXEL, WEST, write_points, write_raster
 
-from iic_geotools.errors import NetworkError, SceneError, UsageError
+from iic_geotools.errors import AssumptionWarning, NetworkError, SceneError, UsageError
 from iic_geotools.geobox import GeoBox
 from iic_geotools.scene.labels import NOT_LABELLED, open_labels, read_reduced
 from iic_geotools.tiling import Rect
@@ -83,6 +84,13 @@ def test_points_in_another_crs_are_reprojected(tmp_path: Path, crs: str) -> None
     with open_labels(path, GRID) as labels:
         values = labels.read(Rect(0, 0, 40, 30))
         assert [labels.name(int(values[at])) for at in ((3, 7), (20, 30))] == ["water", "wood"]
+
+
+def test_points_without_a_crs_are_taken_to_be_in_that_of_the_scene(tmp_path: Path) -> None:
+    point = shapely.Point(WEST + 7.5 * PIXEL, NORTH - 3.5 * PIXEL)
+    bare = write_shapes(tmp_path / "bare.gpkg", [point], None, name=["water"])
+    with pytest.warns(AssumptionWarning, match="have no CRS"), open_labels(bare, GRID) as labels:
+        assert labels.name(int(labels.read(Rect(7, 3, 1, 1))[0, 0])) == "water"
 
 
 def test_labels_outside_the_scene(tmp_path: Path) -> None:

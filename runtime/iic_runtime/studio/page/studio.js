@@ -167,6 +167,7 @@ function showTeaching() {
   $("unsaved").hidden = !state.unsaved;
   if ($("unsaved").textContent !== (state.unsaved ?? "")) $("unsaved").textContent = state.unsaved ?? "";
   $("start").hidden = state.taught.length > 0;
+  $("unmapped").hidden = !scene.unmapped || state.taught.length > 0;
   $("delete").disabled = selected === null;
   const accuracy = $("accuracy");
   let text = "";
@@ -606,7 +607,6 @@ async function open(index) {
   novelty.recolour(NOVEL, true);
   novelty.opacity = 0.8;
   $("novelty").parentElement.hidden = !scene.bundled?.has_novelty;
-  $("unmapped").hidden = !scene.unmapped;
   $("unmapped").textContent = `No bundled model maps this scene. ${scene.unmapped.replace(/`(\w+)`/g, "--$1")}`;
   maps.clusters = new LabelLayer(loader, base, "clusters", scene.taught, scene.tile, scene.taught.most_level);
   maps.finished = new LabelLayer(loader, base, "finished", own, scene.tile, scene.top);
