@@ -21,7 +21,6 @@ from iic_geotools.scene.radiometry import Radiometry
 from iic_geotools.scene.valuemask import ValueMask
 from iic_geotools.scene.warp import warp_bands
 
-
 FEW_COLOURS = 40
 """A palette of no more colours may be the legend of a map."""
 

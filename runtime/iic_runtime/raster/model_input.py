@@ -143,7 +143,7 @@ def _stretch(targets: Pair, image: Input, values: NDArray[Any]) -> Rescale:
         return Rescale(ranges, (targets,) * len(ranges))
     if np.median(values) < 0:
         raise SceneError(
-            f"Most of the values are negative, as those of radar in decibels or of heights are, and no model is bundled for "
+            "Most of the values are negative, as those of radar in decibels or of heights are, and no model is bundled for "
             "such scenes: teach one with clicks in iic-studio, or give `reflectance` if they are reflectance."
         )
     assume(

@@ -11,7 +11,7 @@ from rasterio.windows import Window
 
 from iic_geotools.classmap.class_map import open_map
 from iic_geotools.classmap.classes import NODATA, MapClass
-from iic_geotools.errors import IICError, SceneError
+from iic_geotools.errors import SceneError
 from iic_geotools.geobox import GeoBox
 from iic_geotools.products.areas import ClassAreas, class_areas
 from iic_geotools.scene.info import SceneInfo
