@@ -6,9 +6,10 @@ from typing import Annotated
 
 import typer
 
-from iic_export.settings import EngineOptions, ExportSettings, Naming, missing_extra
+from iic_export.settings import ExportSettings, Naming, missing_extra
 from iic_geotools.cli import App, Shell, Version
 from iic_geotools.errors import MissingPackageError, UsageError
+from iic_runtime.options import EngineOptions
 
 _LOG = logging.getLogger(__name__)
 app = App()

@@ -24,8 +24,8 @@ from iic_export.proof import (
     sample_images,
     trained_model,
 )
-from iic_export.settings import CardSettings, EngineOptions, ExportSettings, Naming, missing_extra
-from iic_export.tensorrt_build import find_tensorrt, write_engine
+from iic_export.settings import CardSettings, ExportSettings, Naming, missing_extra
+from iic_export.tensorrt_graph import check_graph
 from iic_export.torch_to_onnx import float_graph, quantise, with_outputs
 from iic_export.trained_head import TrainedHead, load_head
 from iic_geotools.classmap.class_map import NAMED_BY
@@ -35,10 +35,12 @@ from iic_geotools.files import check_writable, write_atomically
 from iic_geotools.settings import PathLike, takes
 from iic_geotools.tiling import largest_read
 from iic_runtime.engine.base import Engine
+from iic_runtime.engine.tensorrt_build import find_tensorrt, write_engine
 from iic_runtime.model.card import Card, FeatureGroup, Origin, Precision
 from iic_runtime.model.engine_card import ENGINE_SUFFIX
 from iic_runtime.model.onnx_head import FEATURES, PROBABILITIES
 from iic_runtime.model.select import record_export
+from iic_runtime.options import EngineOptions
 from iic_train.runs import find_run
 
 TIMED_RUNS = 3
@@ -129,7 +131,8 @@ def export(arguments: ExportArguments) -> Exported:
     if tensorrt:
         side = largest_read(arguments.engine.tile, card.halo, card.stride)
         prove = _engine_proof(head, merge, card, arguments.min_agreement, side)
-        card = write_engine(model, card, out, arguments.engine, prove)
+        graph_file = check_graph(model).SerializeToString()
+        card = write_engine(graph_file, card, out, arguments.engine, prove)
     else:
         write_atomically(out, content)
     if arguments.stac is not None:

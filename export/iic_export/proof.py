@@ -18,7 +18,7 @@ from iic_geotools.errors import DataError, IICError, ModelError
 from iic_runtime.engine.base import Engine, import_onnxruntime
 from iic_runtime.model.card import Card, Precision
 from iic_runtime.model.file import put_card
-from iic_runtime.model.validate import memory_per_pixel, validate_model
+from iic_runtime.model.validate import check_promises, memory_per_pixel
 from iic_train.data.rasters import Chips
 from iic_train.data.survey import describe_scenes, fingerprint
 from iic_train.data.training_data import open_dataset_of
@@ -271,11 +271,3 @@ def prove_file(content: bytes, card: Card) -> tuple[bytes, Card]:
             path.write_bytes(content)
         check_promises(path)
     return content, card
-
-
-def check_promises(path: Path) -> None:
-    """Check a model file against its card by running it."""
-    broken = [check for check in validate_model(path) if not check.kept]
-    if broken:
-        failures = "; ".join(f"not so: {check.promise} ({check.detail})" for check in broken)
-        raise ModelError(f"The exported model does not match its card, so nothing was written: {failures}.")

@@ -6,14 +6,13 @@ from importlib.util import find_spec
 from typing import Literal
 
 from iic_geotools.errors import UsageError
-from iic_geotools.option_texts import parse_number_range, parse_size
+from iic_geotools.option_texts import parse_number_range
 from iic_geotools.settings import PathLike, Settings, setting
 
 Format = Literal["onnx", "tensorrt"]
 Precision = Literal["fp32", "fp16", "int8"]
 Weights = Literal["best", "last", "finetuned"]
 """The weights of an epoch, or what a clustering run became by fine-tuning with labels."""
-MIN_TILE = 64
 
 
 def _texts(texts: Sequence[str], name: str) -> tuple[str, ...]:
@@ -69,30 +68,6 @@ class Naming(Settings, group="Names of clusters"):
         if not self.labels and not self.own_labels and (self.label_class or self.balance):
             raise UsageError(
                 "`label_class` and `balance` apply only to `labels` or `own_labels`; give one of them."
-            )
-
-
-@dataclass(frozen=True)
-class EngineOptions(Settings, group="TensorRT"):
-    """What a TensorRT engine is built for."""
-
-    tile: int = setting(1024, "Side of the largest tile without its halo; the engine is optimised for it.")
-    batch: int = setting(4, "Largest number of tiles run at once.")
-    workspace: int = setting(
-        2 << 30,
-        "GPU memory that the build may use to try tactics; by default 2G.",
-        metavar="SIZE",
-        parse=parse_size,
-    )
-    portable: bool = setting(
-        False, "Let later versions and other GPUs since Ampere run the engine, at some cost in speed."
-    )
-
-    def __post_init__(self) -> None:
-        if self.tile < MIN_TILE or self.batch < 1 or self.workspace < 1:
-            raise UsageError(
-                f"An engine needs a `tile` of {MIN_TILE} or more, a `batch` of 1 or more and some `workspace`, "
-                f"not {self.tile}, {self.batch} and {self.workspace}."
             )
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from iic_geotools.errors import UsageError
 from iic_geotools.files import MAP_SUFFIXES
 from iic_geotools.option_texts import (
     Bounds,
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
     from iic_geotools.scene.valuemask import MaskArgument
     from iic_runtime.raster.cluster import Cluster
 
+MIN_TILE = 64
+"""The smallest tile in pixels that a TensorRT engine is built for."""
 Device = Literal["auto", "cpu", "openvino", "cuda", "tensorrt"]
 
 BENCHMARK_SECONDS = 2.0
@@ -313,3 +316,49 @@ class PageSettings(OutputSettings):
         "once, and they are kept in the cache.",
         metavar="FOLDER",
     )
+
+
+@dataclass(frozen=True)
+class EngineOptions(Settings, group="TensorRT"):
+    """What a TensorRT engine is built for."""
+
+    tile: int = setting(1024, "Side of the largest tile without its halo; the engine is optimised for it.")
+    batch: int = setting(4, "Largest number of tiles run at once.")
+    workspace: int = setting(
+        2 << 30,
+        "GPU memory that the build may use to try tactics; by default 2G.",
+        metavar="SIZE",
+        parse=parse_size,
+    )
+    portable: bool = setting(
+        False, "Let later versions and other GPUs since Ampere run the engine, at some cost in speed."
+    )
+
+    def __post_init__(self) -> None:
+        if self.tile < MIN_TILE or self.batch < 1 or self.workspace < 1:
+            raise UsageError(
+                f"An engine needs a `tile` of {MIN_TILE} or more, a `batch` of 1 or more and some `workspace`, "
+                f"not {self.tile}, {self.batch} and {self.workspace}."
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvertSettings(OutputSettings, group="Conversion"):
+    """How a model file is written for another engine."""
+
+    precision: Literal["fp32", "fp16", "int8"] | None = setting(
+        None,
+        "Precision of the convolutions; by default fp16 as .onnx, else that of the model.",
+        first=True,
+    )
+    format: Literal["onnx", "tensorrt", "triton"] = setting(
+        "onnx",
+        "An ONNX file, a TensorRT engine for the GPU of this machine, or the model repository of a Triton server.",
+        first=True,
+    )
+    scene: PathLike | None = setting(
+        None,
+        "A scene to compare on, and to calibrate int8 on. By default an image of noise and patches.",
+        metavar="SCENE",
+    )
+    min_agreement: float = setting(0.99, "Share of labels that must be those of the model.")

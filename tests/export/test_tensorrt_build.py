@@ -16,12 +16,12 @@ from support import trt_names
 from support.runs import TrainedScene
 from typer.testing import CliRunner
 
-import iic_export.tensorrt_build
 import iic_runtime.engine.gpu
 import iic_runtime.engine.tensorrt
+import iic_runtime.engine.tensorrt_build
 from iic_export import Exported, export
 from iic_export.exporter import build_graph
-from iic_export.tensorrt_build import EngineOptions, check_graph, list_problems, with_tensorrt_input
+from iic_export.tensorrt_graph import check_graph, list_problems, with_tensorrt_input
 from iic_export.trained_head import TrainedHead
 from iic_geotools.errors import DeviceError, IICError, ModelError, UsageError
 from iic_geotools.tiling import largest_read
@@ -29,10 +29,12 @@ from iic_runtime.engine.open_engine import open_engine
 from iic_runtime.model.card import Card
 from iic_runtime.model.file import ModelFile, put_card
 from iic_runtime.model.validate import validate_model
-from iic_runtime.options import EngineSettings
+from iic_runtime.options import EngineOptions, EngineSettings
 from iic_runtime.segmenter import Segmenter
 
-SOURCES = [Path(str(module.__file__)) for module in (iic_export.tensorrt_build, iic_runtime.engine.tensorrt)]
+SOURCES = [
+    Path(str(module.__file__)) for module in (iic_runtime.engine.tensorrt_build, iic_runtime.engine.tensorrt)
+]
 # The wheels of the two major versions; "cu13" is CUDA's version.
 BINDINGS = ["tensorrt-cu13-bindings==10.16.1.11", "tensorrt-cu13-bindings==11.4.0.106"]
 ENTRY_POINTS = (
@@ -187,7 +189,7 @@ def test_16_bit_pixels_come_as_floats() -> None:
 
 def no_gpu() -> bool:
     try:
-        iic_export.tensorrt_build.find_tensorrt()
+        iic_runtime.engine.tensorrt_build.find_tensorrt()
     except IICError:
         return True
     return False
@@ -229,9 +231,9 @@ def test_an_engine_is_proven_on_images_that_it_takes(
             assert max(batch.shape[2:]) <= self.side
             return self.inner.run(batch, confidence)
 
-    def write_engine(model: Any, card: Card, out: Path, options: EngineOptions, prove: Any) -> Card:
+    def write_engine(model: bytes, card: Card, out: Path, options: EngineOptions, prove: Any) -> Card:
         side = largest_read(options.tile, card.halo, card.stride)
-        proven: Card = prove(Limited(model.SerializeToString(), card, side))
+        proven: Card = prove(Limited(model, card, side))
         return proven
 
     monkeypatch.setattr("iic_export.exporter.find_tensorrt", lambda: None)

@@ -10,7 +10,7 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 
-from iic_export.tensorrt_build import NEWEST_OPSET, list_problems
+from iic_export.tensorrt_graph import NEWEST_OPSET, list_problems
 from iic_export.torch_to_onnx import quantise, served_head, to_onnx
 from iic_train.models.networks import Network
 from iic_train.models.registry import NETWORKS, NetworkConfig

@@ -13,6 +13,8 @@ from iic_runtime import cli
 from iic_runtime.options import (
     BENCHMARK_SECONDS,
     ClusterSettings,
+    ConvertSettings,
+    EngineOptions,
     NameSettings,
     PageSettings,
     SegmentSettings,
@@ -259,19 +261,21 @@ def suggest(
 def convert(
     model: Model,
     *,
-    out: Annotated[Path, typer.Option("--out", "-o", help="The converted model, .onnx.", show_default=False)],
-    precision: Annotated[Literal["fp16"], typer.Option(help="Precision of the convolutions.")] = "fp16",
-    min_agreement: Annotated[
-        float, typer.Option(help="Share of labels on a made image that must be those of the model.")
-    ] = 0.99,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file if it exists.")] = False,
+    out: Annotated[
+        Path,
+        typer.Option(
+            "--out", "-o", help="The model, .onnx or .engine; a folder for Triton.", show_default=False
+        ),
+    ],
+    settings: ConvertSettings,
+    engine: EngineOptions,
     shell: Shell,
 ) -> None:
-    """Write a model in half precision for a GPU, without PyTorch, and compare it with the original."""
+    """Write a model in fp16 or int8, for TensorRT or a Triton server, without PyTorch, and compare labels."""
     from iic_runtime.model.convert import convert_model
 
-    share = convert_model(model, out, precision=precision, min_agreement=min_agreement, overwrite=overwrite)
-    typer.echo(f"{out}: {share:.3%} of the labels are those of {model}")
+    converted = convert_model(model, out, engine=engine, **settings.values())
+    typer.echo(f"{converted.sentence()}\nNext: {converted.next_command}")
 
 
 @app.command(context_settings={"obj": tuple(names(SegmentSettings))})

@@ -30,6 +30,7 @@ from iic_runtime.engine.gpu import Buffers, Slots, describe_gpus
 from iic_runtime.model.card import Card, Precision
 from iic_runtime.model.file import ModelFile
 from iic_runtime.model.onnx_graph import only_outputs
+from iic_runtime.model.onnx_precision import has_unsigned_integers
 from iic_runtime.options import Device
 
 _TYPES = {
@@ -171,6 +172,11 @@ def _providers(model: ModelFile, spec: EngineSpec) -> list[Any]:
     cuda = (PROVIDERS["cuda"], {"use_tf32": "0"})
     if spec.device != "tensorrt":
         return [PROVIDERS["cpu"]] if spec.device == "cpu" else [cuda, PROVIDERS["cpu"]]
+    if model.card.precision == "int8" and has_unsigned_integers(model.content):
+        raise ModelError(
+            f"The integers of {model.path} are unsigned, for CPUs, and TensorRT takes signed ones; build an engine of "
+            "the model in fp32 with iic-model convert, or use `device` cuda."
+        )
     # TensorRT builds an engine for the largest shape, the one of an inner tile of a large scene.
     side = largest_read(spec.tile, model.card.halo, model.card.stride)
     options = provider_options(model.card, model.digest, spec.batch, side)

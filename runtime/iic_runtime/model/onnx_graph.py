@@ -22,7 +22,7 @@ from iic_runtime.model.file import (
     varints,
 )
 
-FLOAT, UINT8, INT64, FLOAT16 = 1, 2, 7, 10
+FLOAT, UINT8, INT8, INT32, INT64, FLOAT16 = 1, 2, 3, 6, 7, 10
 """Data types of tensors."""
 PIXEL_TYPES = {"uint8": UINT8, "uint16": 4, "int16": 5, "float32": FLOAT}
 IR_VERSION, OPSET = 10, 20
@@ -31,7 +31,8 @@ _MODEL_GRAPH, _MODEL_OPSET = 7, 8
 _NODE, _INITIALISER, _INPUT, _OUTPUT, _VALUE_INFO = 1, 5, 11, 12, 13
 _NODE_INPUT, _NODE_OUTPUT, _NODE_OPERATOR, _NODE_ATTRIBUTE = 1, 2, 4, 5
 _DIMS, _DATA_TYPE, _FLOAT_DATA, _TENSOR_NAME, _RAW_DATA = 1, 2, 4, 8, 9
-_NUMPY = {FLOAT: "<f4", FLOAT16: "<f2", INT64: "<i8"}
+_NUMPY = {FLOAT: "<f4", FLOAT16: "<f2", UINT8: "u1", INT8: "i1", INT32: "<i4", INT64: "<i8"}
+_KINDS = {np.dtype(kind): number for number, kind in _NUMPY.items()}
 Array = NDArray[np.float32]
 Attribute = int | float | str | Sequence[int]
 
@@ -188,8 +189,13 @@ class OnnxGraph:
             raise ModelError(f"Its graph has no weights named {name}.")
         return _read_tensor(self.weights[name])
 
+    def type_of(self, name: str) -> int:
+        """Return the data type of an initialiser; 0 if there is none of this name."""
+        fields = parse(self.weights.get(name, b""))
+        return next((varint(field.value)[0] for field in fields if field.number == _DATA_TYPE), 0)
+
     def with_weights(self, arrays: dict[str, NDArray[Any]]) -> "OnnxGraph":
-        """Replace or add initialisers: whole numbers as int64, halves as float16, others as float32."""
+        """Replace or add initialisers, float64 as float32."""
         return replace(
             self, weights=self.weights | {name: _tensor(name, array) for name, array in arrays.items()}
         )
@@ -265,11 +271,15 @@ def takes_floats(content: bytes, bands: int) -> bytes | None:
     """Return a model that takes the same pixels as float32, for engines without integers; None if it needs others."""
     graph = OnnxGraph.parse(content)
     users = [node for node in graph.nodes if "image" in node.inputs]
-    if not all(node.operator == "Cast" and node.numbers("to") == [FLOAT] for node in users):
+    if not all(node.operator == "Shape" or _casts_to_float(node) for node in users):
         return None
     others = b"".join(field.raw for field in parse(graph.others) if field.number != _INPUT)
     taken = encode(_INPUT, _value_info("image", ("n", bands, "h", "w")))
     return replace(graph, others=others + taken).serialise()
+
+
+def _casts_to_float(node: Node) -> bool:
+    return node.operator == "Cast" and node.numbers("to") == [FLOAT]
 
 
 def _text(message: bytes, number: int) -> str:
@@ -288,8 +298,7 @@ def _attribute(name: str, value: Attribute) -> bytes:
 
 
 def _tensor(name: str, array: NDArray[Any]) -> bytes:
-    kinds = {np.dtype(np.float16): FLOAT16}
-    kind = INT64 if np.issubdtype(array.dtype, np.integer) else kinds.get(array.dtype, FLOAT)
+    kind = _KINDS.get(array.dtype, FLOAT)
     content = np.asarray(array, _NUMPY[kind], order="C")
     dims = encode_packed(_DIMS, content.shape) if content.ndim else b""
     return (

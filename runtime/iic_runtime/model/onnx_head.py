@@ -469,7 +469,9 @@ class _Writer:
     def constant(self, value: float | NDArray[Any]) -> str:
         """Add a weight and return its name."""
         name = f"{self._prefix}constant.{len(self.weights)}"
-        self.weights[name] = np.asarray(value)
+        array = np.asarray(value)
+        # Sizes and axes: Windows has 32 bits for whole numbers with NumPy 1.
+        self.weights[name] = array.astype(np.int64) if array.dtype.kind == "i" else array
         return name
 
     def matrix(self, values: NDArray[Any]) -> str:

@@ -101,6 +101,18 @@ def validate_model(model: Model, device: Device = "cpu", seed: int = 0) -> list[
     ]
 
 
+def check_promises(model: Model) -> None:
+    """Refuse a model that was just made and does not match its card.
+
+    Raises:
+        ModelError: It does not.
+    """
+    broken = [check for check in validate_model(model) if not check.kept]
+    if broken:
+        failures = "; ".join(f"not so: {check.promise} ({check.detail})" for check in broken)
+        raise ModelError(f"The model does not keep what its card says, so nothing was written: {failures}.")
+
+
 def memory_per_pixel(model: Path) -> int:
     """Bytes per pixel by which the peak memory grows with the size of the image, measured in a new process."""
     command = [sys.executable, "-m", "iic_runtime.model.validate", str(model)]

@@ -18,6 +18,7 @@ from iic_runtime.engine.onnx import _load_libraries, _open_session, _providers, 
 from iic_runtime.engine.open_engine import open_engine
 from iic_runtime.engine.tensorrt import _check_fit
 from iic_runtime.model.card import Precision
+from iic_runtime.model.convert import convert_model
 from iic_runtime.model.engine_card import EngineFacts, engine_card_path, write_engine_card
 from iic_runtime.model.file import ModelFile
 from iic_runtime.model.rename import rename_model as rename
@@ -141,6 +142,15 @@ def test_the_engine_cache_is_keyed_by_model_and_shapes(
     }
     assert len(folders) == 4
     assert all(folder.startswith(str(tmp_path)) for folder in folders)
+
+
+def test_integers_for_cpus_are_refused(model: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    out = tmp_path / "int8.onnx"
+    convert_model(model, out, precision="int8", min_agreement=0.9)
+    monkeypatch.setenv("IIC_CACHE", str(tmp_path))
+    with pytest.raises(ModelError, match="are unsigned, for CPUs, and TensorRT takes signed ones"):
+        _providers(ModelFile.read(out), EngineSpec("tensorrt", 64, 1))
+    assert _providers(ModelFile.read(out), EngineSpec("cpu", 64, 1)) == ["CPUExecutionProvider"]
 
 
 @pytest.mark.parametrize(("precision", "option"), [("fp16", "trt_fp16_enable"), ("int8", "trt_int8_enable")])
