@@ -87,8 +87,9 @@ def test_systemd_takes_the_units(tmp_path: Path) -> None:
         (DEPLOY / "iic-segment.service").read_text().replace("/opt/iic/bin/iic-segment-raster", "/bin/true")
     )
     (tmp_path / "iic-segment.service").write_text(service)
-    shutil.copy(DEPLOY / "iic-segment.timer", tmp_path)
-    units = [str(tmp_path / f"iic-segment.{kind}") for kind in ("timer", "service")]
+    for kind in ("timer", "path"):
+        shutil.copy(DEPLOY / f"iic-segment.{kind}", tmp_path)
+    units = [str(tmp_path / f"iic-segment.{kind}") for kind in ("timer", "path", "service")]
     done = subprocess.run(["systemd-analyze", "verify", *units], capture_output=True, text=True, check=False)
     complaints = [line for line in done.stderr.splitlines() if "iic-segment" in line]
     assert not complaints

@@ -8,13 +8,14 @@ import onnx
 import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
+from support.presets import DISTINCT_PRESETS
 from torch import nn
 
 from iic_export.tensorrt_graph import NEWEST_OPSET, list_problems
 from iic_export.torch_to_onnx import quantise, served_head, to_onnx
 from iic_train.models.networks import Network
 from iic_train.models.registry import NETWORKS, NetworkConfig
-from iic_train.recipes.presets import PRESETS, preset
+from iic_train.recipes.presets import preset
 from iic_train.views.settings import DensePairs
 
 RGBI = ("red", "green", "blue", "nir")
@@ -30,7 +31,11 @@ def served_graph(config: NetworkConfig, pairs: Any, side: int) -> onnx.ModelProt
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name == "coco-stuff-3" else pytest.mark.slow) for name in PRESETS]
+    "name",
+    [
+        pytest.param(name, marks=[] if name == "coco-stuff-3" else pytest.mark.slow)
+        for name in DISTINCT_PRESETS
+    ],
 )
 def test_every_preset_can_become_an_engine(name: str) -> None:
     config = preset(name)
@@ -42,11 +47,13 @@ def test_every_preset_can_become_an_engine(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("beside", ["none", "ratios", "log"])
-@pytest.mark.parametrize("name", ["bank", "local", "context-small", "edge-8"])
+@pytest.mark.parametrize(
+    ("name", "beside"),
+    [("bank", "none"), ("local", "none"), ("context-small", "none")]
+    # What stands beside the bands is computed before the network, the same for each.
+    + [("edge-8", beside) for beside in ("none", "ratios", "log")],
+)
 def test_every_network_for_rasters_can_become_an_engine(name: str, beside: Any) -> None:
-    if name == "bank" and beside != "none":
-        pytest.skip("the bank has its own logarithms and ratios")
     assert name in NETWORKS
     model = served_graph(NetworkConfig(name, RGBI, 4, beside=beside), DensePairs(), 38)
     assert list_problems(model) == []

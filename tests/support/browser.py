@@ -98,8 +98,8 @@ class Browser:
         self.call("Page.navigate", url=page if isinstance(page, str) else page.as_uri())
         self.wait("document.body?.classList.contains('ready')")
 
-    def wait(self, expression: str, tries: int = 600) -> None:
-        """Wait until an expression holds, at least for 50 ms a try."""
+    def wait(self, expression: str, tries: int = 2400) -> None:
+        """Wait until an expression holds, at least for 50 ms a try: minutes, for a busy machine."""
         for _ in range(tries):
             with suppress(NavigatedError):  # a page that loads itself once more
                 if self.evaluate(expression):

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from support.fake_cuda import CUDA, FakeCuda, fake_cuda
+from support.presets import DISTINCT_PRESETS
 
 from iic_export.torch_to_onnx import served_head
 from iic_train.config import DataConfig, TrainConfig
@@ -24,7 +25,7 @@ from iic_train.finetune.learner import change_light
 from iic_train.losses.step import Step, StepObjective, step_objective
 from iic_train.models.networks import Network
 from iic_train.models.registry import NetworkConfig
-from iic_train.recipes.presets import PRESETS, preset
+from iic_train.recipes.presets import preset
 from iic_train.recipes.rasters import PAIRS
 from iic_train.runs import create_run
 from iic_train.trainer import Trainer
@@ -33,14 +34,14 @@ from iic_train.views.random_numbers import Draw
 from iic_train.views.settings import ImagePairs, Light
 
 pytestmark = pytest.mark.gpu_smoke
-FAST = ("mnist", "coco-stuff-3")
+FAST = ("fashion-mnist", "coco-stuff-3")
 SIDES = {"mnist": 28, "fashion-mnist": 28, "stl10": 96}
 
 
 def presets() -> list[Any]:
     return [
         pytest.param(name, over, marks=[] if name in FAST and not over else pytest.mark.slow)
-        for name in PRESETS
+        for name in DISTINCT_PRESETS
         for over in (False, True)
     ]
 
