@@ -77,3 +77,8 @@ def map_ahead(
         result = futures.popleft().result()
         futures.extend(pool.submit(function, item) for item in islice(source, 1))
         yield result
+
+
+def format_speed(per_second: float) -> str:
+    """Format a number per second: whole, or two digits of a small one."""
+    return f"{per_second:.0f}" if per_second >= 10 else f"{per_second:.2g}"

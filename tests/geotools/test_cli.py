@@ -277,7 +277,7 @@ def test_lines_come_at_least_once_per_minute(
             show(Progress("train", step, 100_000, "images", f"step {step}"))
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 10
-    assert lines[1] == "train: 0 %, step 10, 0 images/s"
+    assert lines[1] == "train: 0 %, step 10, 0.17 images/s"
 
 
 def test_short_work_has_no_lines(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

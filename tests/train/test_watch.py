@@ -74,6 +74,11 @@ def test_an_epoch_is_described_in_a_line() -> None:
     assert line.endswith("selection -0.5000 (sub-head 0) *")
 
 
+def test_a_slow_epoch_that_learns_nothing_has_no_zeros_for_its_speed_and_none_below_zero() -> None:
+    line = describe_epoch(row(information=1e-6) | {"images_per_second": 0.24}, CONFIG)
+    assert "B 0.000 (information 0.000, 3.3/4 clusters)  0.24 images/s  selection 0.0000" in line
+
+
 def test_a_line_says_in_words_whether_it_is_learning() -> None:
     assert "no longer improving" in describe_epoch(row() | {"best": False}, CONFIG)
     assert "nothing learnt yet" in describe_epoch(row(information=0.001), CONFIG)

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from iic_geotools.errors import TrainingError
+from iic_geotools.work import format_speed
 from iic_train.config import TrainConfig
 
 COLLAPSED = 1.1
@@ -139,8 +140,8 @@ def describe_epoch(row: Mapping[str, Any], config: TrainConfig) -> str:
     accuracy = f"  accuracy {row['accuracy']['chosen']:.1%}" if "accuracy" in row else ""
     return (
         f"epoch {row['epoch']}/{config.epochs}, {describe_learning(row, config)}  "
-        f"{describe_heads(row['train'], config)}  {row['images_per_second']:.0f} images/s  "
-        f"selection {row['loss']:.4f} (sub-head {row['sub_head']}){' *' if row['best'] else ''}{accuracy}"
+        f"{describe_heads(row['train'], config)}  {format_speed(row['images_per_second'])} images/s  "
+        f"selection {row['loss']:z.4f} (sub-head {row['sub_head']}){' *' if row['best'] else ''}{accuracy}"
         f"{'  settled' if row.get('settled') else ''}"
     )
 
@@ -152,7 +153,7 @@ def describe_heads(heads: Mapping[str, Mapping[str, Any]], config: TrainConfig) 
         best = means["loss"].index(min(means["loss"]))
         clusters = config.clusters_of(head)
         figures.append(
-            f"{head.upper()} {means['loss'][best]:.3f} (information {means['information'][best]:.3f}, "
+            f"{head.upper()} {means['loss'][best]:z.3f} (information {means['information'][best]:.3f}, "
             f"{math.exp(means['entropy'][best]):.1f}/{clusters} clusters)"
         )
     return "  ".join(figures)

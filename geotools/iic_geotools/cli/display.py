@@ -14,7 +14,7 @@ import typer
 from iic_geotools import __version__
 from iic_geotools.cli.app import Shell, Unfailing, write
 from iic_geotools.settings import setting
-from iic_geotools.work import OnProgress, Progress, silent
+from iic_geotools.work import OnProgress, Progress, format_speed, silent
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -85,7 +85,7 @@ class _Pace:
         return (
             f"{per_second / 1e6:.2f} Mpx/s"
             if progress.unit == "px"
-            else f"{per_second:.0f} {progress.unit}/s"
+            else f"{format_speed(per_second)} {progress.unit}/s"
         )
 
 

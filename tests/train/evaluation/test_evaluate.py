@@ -71,6 +71,7 @@ def test_sub_heads_are_scored_apart() -> None:
     assert summary["mean"] == pytest.approx(2 / 3)
     assert summary["deviation"] == pytest.approx(1 / 3)
     assert summary["label_picked"] == {"sub_head": 0, "accuracy": 1.0}
+    assert "picked by labels: sub-head 0, 100.00%" in evaluation.describe()
 
 
 def test_overclustering_names_on_the_mapping_part_and_tests_on_the_test_part() -> None:
@@ -96,6 +97,8 @@ def test_fewer_labels_name_fewer_clusters() -> None:
     assert curve[1.0].accuracy == 1.0
     assert curve[1.0].deviation == 0
     assert curve[0.5].accuracy >= curve[0.05].accuracy
+    assert "clusters named by 1% of the labels: " in evaluation.describe()
+    assert "sub-heads" not in evaluation.describe()  # there is one
 
 
 def test_batches_hold_one_size_and_only_what_is_labelled() -> None:

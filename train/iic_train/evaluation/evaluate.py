@@ -235,14 +235,17 @@ class Evaluation:
         lines = [
             f"accuracy {self.accuracy:.2%} ({matching}, sub-head {self.chosen}, chosen by loss), "
             f"mean IoU {self.scores(self.chosen).mean_iou:.2%}, NMI {chosen.nmi:.3f}, ARI {chosen.ari:.3f}",
-            f"sub-heads {', '.join(f'{value:.2%}' for value in accuracies)}: "
-            f"mean {mean:.2%}, deviation {deviation:.2%}",
-            f"picked by labels: sub-head {self.label_picked}, {max(accuracies):.2%}",
         ]
+        if len(accuracies) > 1:
+            lines += [
+                f"sub-heads {', '.join(f'{value:.2%}' for value in accuracies)}: "
+                f"mean {mean:.2%}, deviation {deviation:.2%}",
+                f"picked by labels: sub-head {self.label_picked}, {max(accuracies):.2%}",
+            ]
         if matching == "one-to-one":
             lines.append(f"many-to-one instead: {chosen.many_to_one.accuracy:.2%}")
         lines += [
-            f"with {share.fraction:.0%} of the labels: {share.accuracy:.2%} +- {share.deviation:.2%}"
+            f"clusters named by {share.fraction:.0%} of the labels: {share.accuracy:.2%} +- {share.deviation:.2%}"
             for share in self.fewer_labels
             if share.fraction < 1
         ]
