@@ -196,7 +196,7 @@ class ClassifySummary:
     def sentence(self) -> str:
         """The result in one line."""
         most = sorted(self.counts.items(), key=lambda entry: -entry[1])[:5]
-        shares = ", ".join(f"{name} {count}" for name, count in most if count)
+        shares = ", ".join(f"{name}: {count}" for name, count in most if count)
         return f"{self.path}: {sum(self.counts.values())} images ({shares})"
 
 

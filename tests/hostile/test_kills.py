@@ -65,9 +65,11 @@ def command() -> Iterator[Command]:
 def test_fifty_kills(command: Command, make_scene: MakeScene, model: Path, tmp_path: Path) -> None:
     scene = make_scene(landscape(500, 600), compress="deflate")
     options = ("--model", model, "--tile", 64, "--device", "cpu", "--threads", 1, "-q")
-    begun = time.monotonic()
-    assert command.run(scene, tmp_path / "whole.tif", *options) == 0
-    usual = time.monotonic() - begun
+    usual = 60.0
+    for _ in range(2):
+        begun = time.monotonic()
+        assert command.run(scene, tmp_path / "whole.tif", *options, "--overwrite") == 0
+        usual = min(usual, time.monotonic() - begun)
     whole = (tmp_path / "whole.tif").read_bytes()
     chance = random.Random(0)
     kills = finished = 0

@@ -300,8 +300,12 @@ def exported_model(task: Task) -> ModelFile | None:
         return None
     file = ModelFile.read(record.model)
     if file.card.task != task:
+        labels = "whole images" if task == "segmentation" else "pixels"
+        _LOG.info("%s, exported here %s, labels %s: it is not used", record.model, record.age, labels)
         return None
-    instead = f"; `model` {_bundled_names()} for a bundled one" if bundled_models() else ""
+    # None of the bundled models labels whole images.
+    bundled = task == "segmentation" and bundled_models()
+    instead = f"; `model` {_bundled_names()} for a bundled one" if bundled else ""
     _LOG.info("Model: %s, exported here %s from %s%s", record.model, record.age, record.run, instead)
     return file
 

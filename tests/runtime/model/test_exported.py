@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 from support.scenes import landscape
-from support.tiny_onnx import make_model
+from support.tiny_onnx import make_classifier, make_model
 from typer.testing import CliRunner
 
 from iic_geotools.errors import UsageError
-from iic_runtime import Segmenter
+from iic_runtime import Classifier, Segmenter
 from iic_runtime.cli.segment_raster import app
 from iic_runtime.model.file import ModelFile, put_card
 from iic_runtime.model.select import MODEL_VARIABLE, RECORD, find_model, record_export
@@ -38,6 +38,26 @@ def test_it_is_used_by_command_and_python(here: Path, make_scene: Callable[..., 
     line = "Model: model.onnx, exported here less than a minute ago from runs/town-1; --model aerial or satellite for"
     assert line in result.output
     assert Segmenter(device="cpu").card.name == "town"
+
+
+def test_a_model_of_whole_images_is_used_for_these_alone(
+    here: Path, make_scene: Callable[..., Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    Path("images.onnx").write_bytes(make_classifier())
+    assert record_export(Path("images.onnx"), Path("runs/digits-1"))
+    with caplog.at_level(logging.INFO, "iic_runtime"):
+        Classifier(device="cpu")
+    assert (
+        caplog.messages[-1] == "Model: images.onnx, exported here less than a minute ago from runs/digits-1"
+    )
+    result = CliRunner().invoke(app, [str(make_scene(landscape(40, 50))), "out.tif", "--model", "aerial"])
+    assert "images.onnx" not in result.output
+    result = CliRunner().invoke(app, [str(make_scene(landscape(40, 50))), "other.tif"])
+    assert result.exit_code == 0, result.output
+    assert (
+        "images.onnx, exported here less than a minute ago, labels whole images: it is not used"
+        in result.output
+    )
 
 
 def test_a_named_model_takes_precedence(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
