@@ -47,7 +47,7 @@ class Command:
         commands, answers = self._process.stdin, self._process.stdout
         commands.write(json.dumps([*map(str, arguments)]).encode() + b"\n")
         child = int(answers.readline())
-        if kill_after is not None and not select.select([answers], [], [], kill_after)[0]:
+        if kill_after is not None and not select.select([answers.fileno()], [], [], kill_after)[0]:
             os.kill(child, signal.SIGKILL)
         return int(answers.readline())
 

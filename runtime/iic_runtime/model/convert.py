@@ -121,7 +121,7 @@ def convert_model(arguments: ConvertArguments) -> Converted:
         return replace(changed.card, parity=parity)
 
     card = write_engine(changed.content, changed.card, out, arguments.engine, prove)
-    return Converted(out, card, *shares, compared_on, command)
+    return Converted(out, card, shares[0] if shares else None, compared_on, command)
 
 
 def _check(arguments: ConvertArguments, file: ModelFile, precision: str) -> None:

@@ -1,5 +1,6 @@
 """Models in other precisions and for other engines, made without PyTorch."""
 
+import importlib
 import importlib.util
 import subprocess
 import sys
@@ -238,8 +239,7 @@ def triton_schema(tmp_path: Path) -> Any:
 @pytest.mark.network
 @pytest.mark.slow
 def test_triton_reads_the_configuration(model: Path, tmp_path: Path, triton_schema: Any) -> None:
-    from google.protobuf import text_format
-
+    text_format = importlib.import_module("google.protobuf.text_format")
     images = tmp_path / "images.onnx"
     images.write_bytes(make_classifier(size=8, name='say "so"'))
     for path in (model, images):
