@@ -60,6 +60,7 @@ FOREIGN_OPTIONS = {
         "--simulated-gpu",
         "--sparse",
         "--start",
+        "--train",
         "--twin",
     ),  # scripts under benchmarks/
 }
