@@ -9,6 +9,7 @@ import torch
 from support.scenes import write_raster
 
 from iic_geotools.errors import UsageError
+from iic_train.evaluation.report import write_report
 from iic_train.losses.objective import iic_loss, iic_loss_at_masses
 from iic_train.recipes.rasters import choose_reduction, choose_settings, train_rasters
 from iic_train.runs import Run, load_run
@@ -94,8 +95,23 @@ def test_a_run_says_whether_training_changes_the_map(
     assert (
         rules["epochs"] * rules["steps"] > 1
     ) == changes_the_map  # no time for what does not change the map
-    assert ("the clusters of the map are those of the start" in caplog.text) != changes_the_map
+    assert ("clusters of the map are those of the start" in caplog.text) != changes_the_map
     assert ("features learning" in caplog.text) != changes_the_map
+
+
+def test_the_default_says_that_it_does_not_train(
+    scene: tuple[Path, np.ndarray], tmp_path: Path, caplog: Any
+) -> None:
+    with caplog.at_level("INFO", "iic_train"):
+        run = train_rasters([str(scene[0])], 3, runs=tmp_path, name="a", device="cpu")
+    assert "Training is left out; `epochs` 4 and `steps` 75 learn features for clicks" in caplog.text
+    assert "clusters found" in caplog.messages
+    assert not any(" steps of" in message or "learning" in message for message in caplog.messages)
+    page = write_report(run).read_text()
+    assert "The clusters of the map are those of the start" in page
+    assert "Loss of head" not in page
+    assert "auxiliary" not in page
+    assert page.count("<tr><td><span") == 3  # what each cluster looks like
 
 
 def test_masses_are_held() -> None:

@@ -278,6 +278,11 @@ class TrainConfig(Settings, group="Training"):
         return self.finetune is not None or "b" in "".join(self.passes)
 
     @property
+    def only_starts(self) -> bool:
+        """True if the result is what training starts from: head A alone is trained, for one step."""
+        return not self.trains_clusters and self.epochs == 1 and self.steps == 1
+
+    @property
     def micro_images(self) -> int | None:
         """Number of images whose pairs a process puts through the network at once; None means all of its share."""
         return None if self.micro_batch is None else self.micro_batch // self.repeats

@@ -139,7 +139,7 @@ class Epoch:
         """Return how far the run is, the step under way included, with `images` images per step."""
         done = (self.number - 1) * sum(steps) + sum(steps[: self.passes]) + self.steps + 1
         figures = describe_heads({head: self.means[head].to_json() for head in heads}, config)
-        note = f"epoch {self.number}/{config.epochs}  {figures}"
+        note = "" if config.only_starts else f"epoch {self.number}/{config.epochs}  {figures}"
         return Progress("train", done * images, config.epochs * sum(steps) * images, "images", note)
 
     def figures(self) -> dict[str, Any]:

@@ -13,10 +13,11 @@ COLLAPSED = 1.1
 NO_INFORMATION = 0.01
 """Share of the possible information below which paired views have nothing in common."""
 FIXED_CLUSTERS = (
-    "This learns features that clicks are fitted to, with `epochs` 4 and `steps` 75 in a minute; the clusters of the "
-    "map are those of the start (k-means, refined by IIC on neighbouring pixels) and do not change."
+    "The clusters of the map are those of the start: k-means on a bank of features, refined by IIC on neighbouring "
+    "pixels; training does not change them."
 )
 """What is said of runs that train head A alone."""
+FEATURES = "`epochs` 4 and `steps` 75 learn features for clicks in a minute."
 SETTLED = 0.005
 """Part of its size by which a loss must fall to count as falling."""
 
@@ -37,7 +38,11 @@ def describe_plan(config: TrainConfig, steps: Sequence[int]) -> str:
         f"Training for up to {config.epochs} epochs of {passes} steps of {config.batch} pairs{until}; "
         "an estimate of the time follows after a minute."
     )
-    return plan if config.trains_clusters else f"{plan} {FIXED_CLUSTERS}"
+    if config.trains_clusters:
+        return plan
+    if config.only_starts:
+        return f"{FIXED_CLUSTERS} Training is left out; {FEATURES}"
+    return f"{FIXED_CLUSTERS} It learns features for clicks: {plan}"
 
 
 def describe_duration(seconds: float, config: TrainConfig) -> str:
@@ -127,6 +132,8 @@ def _used_and_information(row: Mapping[str, Any]) -> tuple[float, float]:
 def describe_learning(row: Mapping[str, Any], config: TrainConfig) -> str:
     """Describe in words whether training makes progress."""
     used, information = _used_and_information(row)
+    if config.only_starts:
+        return "clusters found"
     if used < COLLAPSED:
         return "collapsed"
     if information < NO_INFORMATION * math.log(config.clusters_of(config.selecting_head)):
@@ -138,6 +145,8 @@ def describe_learning(row: Mapping[str, Any], config: TrainConfig) -> str:
 def describe_epoch(row: Mapping[str, Any], config: TrainConfig) -> str:
     """Return the figures of a finished epoch in a line."""
     accuracy = f"  accuracy {row['accuracy']['chosen']:.1%}" if "accuracy" in row else ""
+    if config.only_starts:
+        return f"{describe_learning(row, config)}{accuracy}"
     return (
         f"epoch {row['epoch']}/{config.epochs}, {describe_learning(row, config)}  "
         f"{describe_heads(row['train'], config)}  {format_speed(row['images_per_second'])} images/s  "

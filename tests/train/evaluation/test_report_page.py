@@ -121,14 +121,41 @@ def test_pictures_of_maps_have_a_legend_and_infrared() -> None:
     rows = map_pictures(
         lambda x: x[0, 0].long() % 3, Scenes(), ["road", "roof", "tree"], lambda raw: raw / 200
     )
-    assert len(rows) == 7
+    assert len(rows) == 8
     assert rows[0].count('class="key"') == 3
-    assert all(row.count("<img") == 3 for row in rows[1:])
+    assert all(row.count("<img") == 3 for row in rows[1:-1])
+
+
+def test_clusters_are_shown_where_they_take_the_largest_part() -> None:
+    class Halves(Scenes):
+        """A green and a red half, and a sliver at the edge."""
+
+        channels = ("red", "green", "blue")
+
+        def __len__(self) -> int:
+            return 2
+
+        def image(self, index: int) -> np.ndarray:
+            values = np.zeros((3, 64, 4 if index else 64), np.uint8)
+            values[0, :, 32:], values[1, :, :32] = 200, 200
+            return values
+
+        def valid(self, index: int) -> None:
+            return None
+
+    rows = map_pictures(
+        lambda x: (x[0, 0] > 0).long(), Halves(), ["grass", "tiles", "none"], lambda raw: raw / 200
+    )
+    assert len(rows) == 3  # legend, one image, examples
+    assert rows[-1].count("<tr>") == 2
+    assert rows[-1].count("100 %</figcaption>") == 4
+    red = base64.b64decode(re.findall(r"base64,([^\"]+)", rows[-1])[-1])
+    assert np.allclose(np.asarray(Image.open(io.BytesIO(red)))[16, 16], (255, 0, 0), atol=4)
 
 
 def test_pixels_without_data_are_grey_in_the_map() -> None:
     rows = map_pictures(lambda x: x[0, 0].long() * 0, Scenes(), ["road"], lambda raw: raw / 200)
-    maps = [base64.b64decode(re.findall(r"base64,([^\"]+)", row)[-1]) for row in rows[1:]]
+    maps = [base64.b64decode(re.findall(r"base64,([^\"]+)", row)[-1]) for row in rows[1:-1]]
     first, second = (np.asarray(Image.open(io.BytesIO(data)).convert("RGB")) for data in maps[:2])
     assert len(np.unique(first.reshape(-1, 3), axis=0)) == 1
     assert (second[:, :4] == 200).all()

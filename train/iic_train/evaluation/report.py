@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from iic_geotools.classmap.classes import rgb
+from iic_geotools.classmap.classes import rgb, spread_colours
 from iic_geotools.files import write_atomically
 from iic_train.config import reading
 from iic_train.data.base import Dataset, Images
@@ -34,6 +34,10 @@ from iic_train.watch import FIXED_CLUSTERS
 _HEADS = {"a": "head A (overclustering)", "b": "head B (main)"}
 _PICTURES = 6
 _PICTURE_SIDE = 384
+_SLIVER = 4
+"""Images whose side is less than this part of the largest are not shown."""
+_EXAMPLE, _EXAMPLES = 32, 3
+"""Side in pixels of the squares that show a cluster, and their number."""
 _NOTHING = 200
 """Grey of pixels that are not valid."""
 
@@ -60,6 +64,7 @@ class Story:
         facts: Names and values of the facts at the top of the page.
         heads: Epochs of each head that was trained, by `a` or `b`.
         chosen: The sub-head of head B that was chosen by its loss.
+        start: What is said of a run whose clusters were found before training.
         evaluation: What `Evaluation.to_json` returned, if there are labels.
         pictures: Figures made by `cluster_pictures` or `map_pictures`.
         held_out: Figures of the places left out, if the run learnt from labels.
@@ -71,6 +76,7 @@ class Story:
     facts: Mapping[str, str]
     heads: Mapping[str, Sequence[HeadEpoch]]
     chosen: int = 0
+    start: str = ""
     evaluation: Mapping[str, Any] | None = None
     pictures: Sequence[str] = ()
     held_out: Mapping[str, Any] | None = None
@@ -82,7 +88,7 @@ def report_page(story: Story) -> str:
     """Return the whole page as HTML."""
     sections = [
         f"<header><h1>{escape(story.title)}</h1>{_facts(story.facts)}</header>",
-        _section("Result", _result(story.evaluation, story.held_out)),
+        _section("Result", _result(story)),
         _section("Training", _curves(story)),
         _section("Clusters", _occupancy(story) if "b" in story.heads else ""),
         _section("Pictures", "".join(story.pictures)),
@@ -140,38 +146,93 @@ def map_pictures(
     names: Sequence[str],
     scale: Callable[[NDArray[Any]], NDArray[Any]],
 ) -> list[str]:
-    """Show images next to their clusters, in their mean colours if these are known, with the share of each.
+    """Show images next to their clusters, in their mean colours if these are known, and what each looks like.
 
     Args:
         predict: Function from raw images [1, C, H, W] to clusters [H, W].
         scale: Function from a raw image to values between 0 and 1.
     """
-    shown_images = []
+    shown: list[_Shown] = []
     for index in np.unique(np.linspace(0, len(images) - 1, min(_PICTURES, len(images)), dtype=int)):
         raw = images.image(int(index))[:, :_PICTURE_SIDE, :_PICTURE_SIDE]
         labels = predict(torch.from_numpy(np.ascontiguousarray(raw))[None]).cpu().numpy()
-        known, scaled = images.valid(int(index)), scale(raw)
+        known = images.valid(int(index))
         valid = np.ones(labels.shape, bool) if known is None else known[:_PICTURE_SIDE, :_PICTURE_SIDE]
-        shown_images.append((scaled, visible(scaled, images.channels), labels, valid))
-    owners = np.concatenate([labels[valid] for _, _, labels, valid in shown_images])
+        shown.append(_Shown(scale(raw), labels, valid))
+    views = [_stretched(shown, images.channels, ("red", "green", "blue"))]
+    if {"nir", "red", "green"} <= set(images.channels):
+        views.append(_stretched(shown, images.channels, ("nir", "red", "green")))
+    owners = np.concatenate([one.labels[one.valid] for one in shown])
     sizes = np.bincount(owners, minlength=len(names))
-    palette = np.array([rgb(colour) for colour in colours(len(names))], np.uint8)
+    means = colours(len(names))
     if {"red", "green", "blue"} <= set(images.channels):
-        values = np.concatenate([seen[valid] for _, seen, _, valid in shown_images])
+        values = np.concatenate([seen[one.valid] for one, seen in zip(shown, views[0], strict=True)])
         for cluster in np.flatnonzero(sizes).tolist():
-            palette[cluster] = values[owners == cluster].mean(0)
+            means[cluster] = f"#{bytes(values[owners == cluster].mean(0).round().astype(np.uint8)).hex()}"
+        means = spread_colours(means)
+    palette = np.array([rgb(colour) for colour in means], np.uint8)
     shares = sizes / max(1, len(owners))
     rows = [_legend([f"{name}, {share:.1%}" for name, share in zip(names, shares, strict=True)], palette)]
-    for scaled, seen, labels, valid in shown_images:
-        clusters = palette[labels]
-        clusters[~valid] = _NOTHING
-        shown = [picture(seen, "image")]
-        if {"nir", "red", "green"} <= set(images.channels):
-            infrared = visible(scaled, images.channels, ("nir", "red", "green"))
-            shown.append(picture(infrared, "infrared, red, green"))
-        shown.append(picture(clusters, "clusters", photograph=False))
-        rows.append(f'<div class="row">{"".join(shown)}</div>')
+    sides = [min(one.labels.shape) for one in shown]
+    large = [index for index, side in enumerate(sides) if side >= max(sides) / _SLIVER]
+    shown, views = [shown[index] for index in large], [[view[index] for index in large] for view in views]
+    for index, one in enumerate(shown):
+        clusters = palette[one.labels]
+        clusters[~one.valid] = _NOTHING
+        captions = ("image", "infrared, red, green")
+        row = [picture(seen[index], caption) for seen, caption in zip(views, captions, strict=False)]
+        rows.append(f'<div class="row">{"".join(row)}{picture(clusters, "clusters", photograph=False)}</div>')
+    examples = [_cluster_examples(number, shown, views) for number in range(len(names))]
+    keys = [_key(name, colour) for name, colour in zip(names, palette, strict=True)]
+    table = "".join(f"<tr><td>{key}<td>{row}</tr>" for key, row in zip(keys, examples, strict=True) if row)
+    if table:
+        rows.append(
+            "<h3>What they look like</h3><p>Where each cluster takes the largest part of a square; other clusters are "
+            f'paler.</p><table class="looks">{table}</table>'
+        )
     return rows
+
+
+@dataclass(frozen=True)
+class _Shown:
+    """An image that is shown: values from 0 to 1 `[C, H, W]`, its clusters, and which pixels hold data."""
+
+    scaled: NDArray[Any]
+    labels: NDArray[np.integer[Any]]
+    valid: NDArray[np.bool_]
+
+
+def _stretched(
+    shown: Sequence[_Shown], channels: Sequence[str], bands: Sequence[str]
+) -> list[NDArray[np.uint8]]:
+    """Return each image as a picture of three bands, from the 2nd to the 98th percentile of all of them."""
+    values = np.concatenate([one.scaled[:, one.valid] for one in shown], 1)
+    low, high = np.percentile(values, (2, 98), axis=1) if values.size else (0.0, 1.0)
+    low, width = np.reshape(low, (-1, 1, 1)), np.reshape(np.maximum(high - low, 1e-3), (-1, 1, 1))
+    return [visible((one.scaled - low) / width, channels, bands) for one in shown]
+
+
+def _cluster_examples(
+    number: int, shown: Sequence[_Shown], views: Sequence[Sequence[NDArray[np.uint8]]]
+) -> str:
+    """Cut out squares in which a cluster takes the largest part."""
+    squares = []
+    for index, one in enumerate(shown):
+        height, width = one.labels.shape
+        own = (one.labels == number) & one.valid
+        for row in range(0, max(1, height - _EXAMPLE + 1), _EXAMPLE):
+            for column in range(0, max(1, width - _EXAMPLE + 1), _EXAMPLE):
+                square = slice(row, row + _EXAMPLE), slice(column, column + _EXAMPLE)
+                squares.append((own[square].sum(), index, square, own[square]))
+    best = sorted(squares, key=lambda item: -item[0])[:_EXAMPLES]
+    figures = []
+    for count, index, square, own in best:
+        if count > best[0][0] / _SLIVER:
+            for view in views:
+                seen = view[index][square]
+                pale = np.where(own[..., None], seen, 255 - (255 - seen) // 3).astype(np.uint8)
+                figures.append(picture(pale, f"{100 * count / own.size:.0f} %"))
+    return f'<div class="row">{"".join(figures)}</div>' if figures else ""
 
 
 def visible(
@@ -183,11 +244,12 @@ def visible(
 
 
 def _legend(names: Sequence[str], palette: NDArray[np.uint8]) -> str:
-    keys = (
-        f'<span class="key"><i class="patch" style="background:#{bytes(colour).hex()}"></i>{escape(name)}</span>'
-        for name, colour in zip(names, palette, strict=True)
-    )
-    return f'<p class="legend">{"".join(keys)}</p>'
+    keys = "".join(_key(name, colour) for name, colour in zip(names, palette, strict=True))
+    return f'<p class="legend">{keys}</p>'
+
+
+def _key(name: str, colour: NDArray[np.uint8]) -> str:
+    return f'<span class="key"><i class="patch" style="background:#{bytes(colour).hex()}"></i>{escape(name)}</span>'
 
 
 def _section(title: str, content: str) -> str:
@@ -218,13 +280,15 @@ def _percent(share: float | None) -> str:
     return "-" if share is None else f"{100 * share:.1f}"
 
 
-def _result(evaluation: Mapping[str, Any] | None, held_out: Mapping[str, Any] | None = None) -> str:
-    if held_out is not None:
-        return _held_out(held_out)
+def _result(story: Story) -> str:
+    evaluation = story.evaluation
+    if story.held_out is not None:
+        return _held_out(story.held_out)
     if evaluation is None:
+        chosen = "" if story.start else " Sub-head and epoch were chosen by lowest loss."
         return (
-            "<p>Not evaluated; sub-head and epoch were chosen by lowest loss. Where there are labels, "
-            "<code>iic-train evaluate</code> measures accuracy.</p>"
+            f"{_start(story)}<p>Not evaluated.{chosen} Where there are labels, <code>iic-train evaluate</code> "
+            "measures accuracy.</p>"
         )
     protocol = evaluation["protocol"]
     matching = "one-to-one (Hungarian)" if protocol == "one_to_one" else "many-to-one (majority)"
@@ -242,13 +306,17 @@ def _result(evaluation: Mapping[str, Any] | None, held_out: Mapping[str, Any] | 
             percent=True,
         )
     return (
-        f'<p class="figure"><b>{100 * evaluation["accuracy"]:.1f} %</b> accuracy, {matching} matching, sub-head '
-        f"{evaluation['chosen']}, chosen without labels by its loss.</p>"
+        f'{_start(story)}<p class="figure"><b>{100 * evaluation["accuracy"]:.1f} %</b> accuracy, {matching} matching, '
+        f"sub-head {evaluation['chosen']}, chosen without labels by its loss.</p>"
         f"<p>All sub-heads: {100 * evaluation['mean']:.1f} ± {100 * evaluation['deviation']:.1f} %. "
         f"Picked by labels it would be sub-head {picked['sub_head']} with {100 * picked['accuracy']:.1f} %.</p>"
         "<table><tr><th>sub-head<th>one-to-one<th>many-to-one<th>mIoU<th>NMI<th>ARI</tr>"
         f'{rows}</table><div class="charts">{charts}</div>'
     )
+
+
+def _start(story: Story) -> str:
+    return f"<p>{escape(story.start)}</p>" if story.start else ""
 
 
 def _sub_head_row(evaluation: Mapping[str, Any], index: int) -> str:
@@ -264,13 +332,14 @@ def _sub_head_row(evaluation: Mapping[str, Any], index: int) -> str:
 
 def _curves(story: Story) -> str:
     charts = []
+    followed = {head: epochs for head, epochs in story.heads.items() if len(epochs) > 1}
     for quantity in ("loss", "information", "entropy"):
-        for head, epochs in story.heads.items():
+        for head, epochs in followed.items():
             title = f"{quantity.capitalize()} of {_HEADS[head]}" + ("" if quantity == "loss" else ", nats")
             charts.append(
                 line_chart(title, _sub_head_lines(epochs, quantity, story.chosen if head == "b" else None))
             )
-    for head, epochs in story.heads.items():
+    for head, epochs in followed.items():
         lines = _sub_head_lines([e for e in epochs if e.accuracy is not None], "accuracy", story.chosen)
         charts.append(line_chart(f"Accuracy of {_HEADS[head]}", lines, percent=True))
     if story.losses:
@@ -330,12 +399,13 @@ _STYLE = """
 *{box-sizing:border-box}
 body{margin:0;background:var(--page);color:var(--ink);font:15px/1.5 system-ui,sans-serif}
 main{max-width:1120px;margin:0 auto;padding:24px 16px 64px}
-h1{margin:0 0 8px;font-size:26px}h2{margin:0 0 12px;font-size:18px}
+h1{margin:0 0 8px;font-size:26px}h2{margin:0 0 12px;font-size:18px}h3{margin:18px 0 0;font-size:15px}
 header,section{background:var(--card);border:1px solid var(--line);border-radius:8px;padding:18px 20px;margin:0 0 16px}
 dl{display:flex;flex-wrap:wrap;gap:6px 32px;margin:0}dt{color:var(--soft);font-size:12px}dd{margin:0}
 .figure b{font-size:30px;margin-right:6px}.figure{margin:0}
 .charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,440px),1fr));gap:20px;margin-top:12px}
 .row{display:flex;flex-wrap:wrap;gap:12px;margin:12px 0}
+.looks .row{gap:6px;margin:4px 0}.looks .row figure{flex:0 0 96px}
 figure{margin:0}figure.chart{max-width:560px}.row figure{flex:1 1 200px;max-width:345px}
 figcaption{color:var(--soft);font-size:12px}
 svg,img{width:100%;height:auto;display:block}img{image-rendering:pixelated;border-radius:4px}
@@ -377,6 +447,7 @@ def write_report(run: Run, dataset: Dataset | None = None, *, checkpoint: Checkp
             facts=_run_facts(run, choice, dataset),
             heads=_run_heads(run),
             chosen=choice.sub_head,
+            start="" if run.config.trains_clusters else FIXED_CLUSTERS,
             evaluation=evaluation,
             held_out=run.held_out(),
             losses=[(row["epoch"], row["loss"]) for row in run.metrics() if not row["train"]],
@@ -391,19 +462,22 @@ def write_report(run: Run, dataset: Dataset | None = None, *, checkpoint: Checkp
 def _run_facts(run: Run, choice: Choice, dataset: Dataset) -> dict[str, str]:
     config, rows = run.config, run.metrics()
     network = config.network
-    heads = f"{network.clusters_b}" + (f" + {network.clusters_a} auxiliary" if network.clusters_a else "")
+    auxiliary = network.clusters_a and not config.only_starts
+    heads = f"{network.clusters_b}" + (f" + {network.clusters_a} auxiliary" if auxiliary else "")
     seconds = sum(row["seconds"] for row in rows)
-    return {
-        "data": f"{dataset.name}, {len(dataset.train_b):,} images",
-        "network": network.name,
-        "clusters": heads,
+    training = {
         "sub-heads": str(network.sub_heads),
         "epochs": f"{rows[-1]['epoch'] if rows else 0} of {config.epochs}",
         "chosen": f"epoch {choice.epoch}, sub-head {choice.sub_head}, loss {choice.loss:.3f}",
         "time": f"{seconds / 60:.0f} min" if seconds >= 120 else f"{seconds:.0f} s",
         "speed": f"{np.mean([row['images_per_second'] for row in rows]):,.0f} images/s" if rows else "-",
+    }
+    return {
+        "data": f"{dataset.name}, {len(dataset.train_b):,} images",
+        "network": network.name,
+        "clusters": heads,
+        **({} if config.only_starts else training),
         "seed": str(config.seed),
-        **({} if config.trains_clusters else {"training": FIXED_CLUSTERS}),
     }
 
 

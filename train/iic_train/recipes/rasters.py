@@ -136,6 +136,8 @@ def describe_settings(config: TrainConfig, gsd: float | None) -> str:
     light = config.pairs.photometry
     size = "pixels of unknown size" if gsd is None else f"pixels of {gsd:.3g} m"
     clusters = f"{config.network.clusters_b} clusters"
+    if config.only_starts:
+        return f"Settings for {size}: network {config.network.name}, {clusters}."
     if config.network.clusters_a:
         clusters += f" and {config.network.clusters_a} of head A"
     steps = f"{config.epochs} x {config.steps} steps" if config.steps else f"{config.epochs} epochs"
