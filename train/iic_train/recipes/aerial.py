@@ -133,7 +133,6 @@ RECIPE = LearntRecipe(
         mode="network",
         folds=0,  # benchmarks/bundled.py leaves sources out
         painted_water=0.05,
-        rarity=0.5,
         temperature=1.0,
         zoom=(0.74, 1.35),
     ),
