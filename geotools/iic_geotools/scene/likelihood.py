@@ -9,6 +9,7 @@ what a file's data type makes unusual is subtracted from them.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum
 from functools import cache
 from itertools import permutations
 from typing import Any
@@ -52,8 +53,10 @@ INFRARED_PIXELS = 20_000
 """Number of pixels that are looked at for infrared shown as red."""
 PINK, PARTLY_PINK, MOSTLY_PINK = 1.25, 0.02, 0.5
 """How many times brighter than the third band the first is where plants are pink, and shares of such pixels."""
-APART, ALIKE = 0.15, 0.7
-"""By how much the first band correlates less than the others, and how well these do at least."""
+APART, FAR_APART, ALIKE = 0.15, 0.4, 0.7
+"""By how much the first or second band correlates less than the others, and how well these do at least."""
+GREY = 0.02
+"""Difference of the bands of a grey picture, as a share of their spread."""
 
 
 @dataclass(frozen=True)
@@ -307,23 +310,36 @@ def judge_order(values: NDArray[Any], readings: Sequence[Names]) -> OrderVerdict
     return OrderVerdict(tuple(candidates[order] for order in ranking), lead)
 
 
-def shows_infrared(values: NDArray[Any]) -> bool:
-    """Return whether the first of three bands is infrared, and the others red and green, as in infrared pictures.
+class Picture(Enum):
+    """What three bands that should be red, green and blue show."""
 
-    There plants are pink, which hardly anything is in true colours: brighter in the first band, and no darker in the
-    third than in the second. Either most of the picture is, or a part of it, and the first band goes its own way.
+    TRUE, INFRARED, FALSE, GREY = "true colours", "infrared, red and green", "infrared as green", "no colours"
+
+
+def judge_picture(values: NDArray[Any]) -> Picture:
+    """Find out what three bands show, whatever their gains.
+
+    In infrared pictures (infrared, red, green) plants are pink, which hardly anything is in true colours: brighter in
+    the first band, and no darker in the third than in the second. Either most of the picture is, or a part of it, and
+    the first band goes its own way. In other false colours the second band does. Grey pictures have three equal bands.
     """
     if values.shape[1] == 0:
-        return False
-    first, second, third = _sample(values, INFRARED_PIXELS).T
+        return Picture.TRUE
+    first, second, third = bands = _sample(values, INFRARED_PIXELS).T
+    if not all(band.std() for band in bands):
+        return Picture.TRUE
+    if max(np.abs(first - second).mean(), np.abs(second - third).mean()) < GREY * bands.std():
+        return Picture.GREY
     pink = float(((first > PINK * third) & (third >= second)).mean())
     if pink > MOSTLY_PINK:
-        return True
-    if not all(band.std() for band in (first, second, third)):
-        return False
-    alike = np.corrcoef((first, second, third))
+        return Picture.INFRARED
+    alike = np.corrcoef(bands)
     apart = alike[1, 2] - max(alike[0, 1], alike[0, 2])
-    return bool(pink > PARTLY_PINK and apart > APART and alike[1, 2] > ALIKE)
+    if pink > PARTLY_PINK and apart > APART and alike[1, 2] > ALIKE:
+        return Picture.INFRARED
+    if alike[0, 2] - max(alike[0, 1], alike[1, 2]) > FAR_APART and alike[0, 2] > ALIKE:
+        return Picture.FALSE
+    return Picture.TRUE
 
 
 Order = tuple[tuple[str, int], ...]

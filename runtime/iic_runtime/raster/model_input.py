@@ -25,7 +25,7 @@ from iic_geotools.scene.bands import (
     usual_orders,
 )
 from iic_geotools.scene.info import SceneInfo
-from iic_geotools.scene.likelihood import judge_order, shows_infrared
+from iic_geotools.scene.likelihood import Picture, judge_order, judge_picture
 from iic_geotools.scene.radiometry import (
     WINDOWS_PER_SIDE,
     Pair,
@@ -313,7 +313,7 @@ def choose_bands(
         names = decide_names(info, card, sample)
     picture = known.reason == BY_COLOUR and names[: len(RGB)] == RGB and "nir" not in names
     if picture and card.optional and sample is not None:
-        _check_infrared(info, card, sample(FEW_WINDOWS))
+        _check_picture(info, card, sample(FEW_WINDOWS))
     _check_band_names(info, card, names)
     wanted = tuple(
         name
@@ -375,7 +375,7 @@ def decide_names(info: SceneInfo, card: Card, sample: Sample | None = None) -> t
             named = (*map(canonical, taken), *(None,) * masks)
             order = named if known.reason == USUAL_ORDER else readings[0]
             if order[: len(RGB)] == RGB and "nir" not in order and values is not None:
-                _check_infrared(info, card, values)
+                _check_picture(info, card, values)
             return _assume(info, order, f"the order of the model {card.name}")
     if len(readings) > 1 and not known.nameless:
         raise _ask_for_order(info, card, readings)
@@ -408,10 +408,19 @@ def _ask_for_order(info: SceneInfo, card: Card, readings: Sequence[tuple[str | N
     )
 
 
-def _check_infrared(info: SceneInfo, card: Card, values: NDArray[Any]) -> None:
-    """Refuse a picture in infrared colours, unless the model may have been made from such pictures."""
-    if card.optional and shows_infrared(values[: len(RGB)]):
+def _check_picture(info: SceneInfo, card: Card, values: NDArray[Any]) -> None:
+    """Refuse a picture in infrared colours, and warn of others that are not true ones.
+
+    Not for a model without optional bands, which may have been made from such pictures.
+    """
+    kind = judge_picture(values[: len(RGB)]) if card.optional else Picture.TRUE
+    advice = f"which {card.name} is not made for: check the map, or teach it with clicks in iic-studio."
+    if kind is Picture.INFRARED:
         raise _ask_about_infrared(info, card)
+    if kind is Picture.FALSE:
+        assume(f"{info.title} seems to show infrared as green, {advice}")
+    if kind is Picture.GREY:
+        assume(f"{info.title} is grey, its bands are alike, {advice}")
 
 
 def _ask_about_infrared(info: SceneInfo, card: Card) -> SceneError:

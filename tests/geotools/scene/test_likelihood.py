@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from iic_geotools.scene.bands import identify_bands
-from iic_geotools.scene.likelihood import judge_order, judge_values, scalings, shows_infrared
+from iic_geotools.scene.likelihood import judge_order, judge_picture, judge_values, scalings, Picture
 from iic_geotools.scene.spectra import BANDS
 
 # Water, leaves, meadows, soil, towns and sand, each with its own spread.
@@ -98,22 +98,24 @@ def test_the_order_of_three_bands_is_recognised(order: tuple[str, ...]) -> None:
 def test_infrared_shown_as_red_is_noticed(stretched: bool) -> None:
     low, high = np.percentile(SPECTRA, (2, 98), axis=1)[..., None] if stretched else (0, 0.4)
     picture = np.clip((SPECTRA - low) / (high - low) * 255, 1, 255).astype(np.uint8)
-    assert not shows_infrared(picture[:3])
-    assert not shows_infrared(picture[[2, 1, 0]])
-    assert shows_infrared(picture[[3, 0, 1]])
+    assert judge_picture(picture[:3]) is Picture.TRUE
+    assert judge_picture(picture[[2, 1, 0]]) is Picture.TRUE
+    assert judge_picture(picture[[3, 0, 1]]) is Picture.INFRARED
+    assert judge_picture(picture[[0, 3, 1]]) is Picture.FALSE
+    assert judge_picture(picture[[1, 1, 1]]) is Picture.GREY
 
 
 def test_woods_in_infrared_are_pink_all_over() -> None:
     """Their bands rise and fall together, as those of true colours do."""
     woods = np.array([60.0, 75, 50, 180])[:, None] * RNG.normal(1, 0.2, 2000).clip(0.4)
     picture = np.clip(woods + RNG.normal(0, 1, woods.shape), 1, 255).astype(np.uint8)
-    assert not shows_infrared(picture[:3])
-    assert shows_infrared(picture[[3, 0, 1]])
+    assert judge_picture(picture[:3]) is Picture.TRUE
+    assert judge_picture(picture[[3, 0, 1]]) is Picture.INFRARED
 
 
 @pytest.mark.parametrize("values", [np.full((3, 500), 9, np.uint8), np.empty((3, 0), np.uint8)])
-def test_blank_pictures_show_no_infrared(values: np.ndarray) -> None:
-    assert not shows_infrared(values)
+def test_blank_pictures_show_nothing_unusual(values: np.ndarray) -> None:
+    assert judge_picture(values) is Picture.TRUE
 
 
 def test_nothing_is_said_about_the_order_of_8_bits() -> None:

@@ -233,6 +233,17 @@ def test_infrared_shown_as_red_is_asked_about(make_scene: MakeScene, kind: str) 
     assert choose_reading(describe(str(true)), card).bidx == (1, 2, 3)
 
 
+@pytest.mark.parametrize(("bands", "text"), [((0, 3, 1), "infrared as green"), ((1, 1, 1), "is grey")])
+def test_pictures_without_true_colours_are_doubted(
+    make_scene: MakeScene, bands: tuple[int, ...], text: str
+) -> None:
+    with rasterio.open(EXAMPLES / "sentinel2.tif") as dataset:
+        values = dataset.read([band + 1 for band in bands])
+    scene = make_scene(np.clip(values / 16, 1, 255).astype(np.uint8), descriptions=None, photometric="RGB")
+    with pytest.warns(AssumptionWarning, match=text):
+        assert choose_reading(describe(str(scene)), find_model("aerial").card).bidx == (1, 2, 3)
+
+
 def test_three_nameless_bands_of_8_bits_are_a_picture(make_scene: MakeScene) -> None:
     """As in files of ERDAS Imagine, which do not say which band is red."""
     picture = make_scene(example((0, 1, 2)), "a.img", descriptions=None, driver="HFA")
