@@ -156,6 +156,12 @@ def satellite_cases(folder: Path, true: Picture, rng: np.random.Generator) -> It
     low, high = np.percentile(r, (2, 98), axis=(1, 2))[..., None, None]
     stretched = whole((r - low) / (high - low) * 253 + 1, "uint8")
     yield case("stretched to 8 bits", every, ANY, stretched, *RGBN)
+    yield case("infrared picture, 8 bits", (), ANY, stretched[[3, 0, 1]], photometric="RGB")
+    yield case("x 65535", every, r, whole(r * 65535), *RGBN)
+    masked = np.concatenate([whole(reverse * 1e4), np.full((1, *r.shape[1:]), 65535, np.uint16)])
+    yield case("no names, B G R N and a mask", back, r, masked)
+    decibels = (10 * np.log10(np.maximum(r, 1e-3)) - 5).astype(np.float32)
+    yield case("radar in decibels, no names", (), ANY, decibels)
     default = (ColorInterp.red, ColorInterp.green, ColorInterp.blue, ColorInterp.alpha)
     yield case("8 bits, B02 B03 B04 nir, default colours", back, ANY, stretched[[2, 1, 0, 3]], "B02", "B03", "B04",
                "nir", colours=default)  # fmt: skip
@@ -169,6 +175,7 @@ def satellite_cases(folder: Path, true: Picture, rng: np.random.Generator) -> It
     yield case("B02 is red, says its colour", (), ANY, whole(np.repeat(reverse, 2, 0)[:5] * 1e4), "B02", "B03", "B04",
                "nir", "swir22", colours=(*contradiction, ColorInterp.undefined))  # fmt: skip
     yield from _product_cases(folder, r)
+    yield from _bundle_cases(folder, r)
 
 
 def _product_cases(folder: Path, r: Picture) -> Iterator[Case]:
@@ -193,6 +200,18 @@ def _product_cases(folder: Path, r: Picture) -> Iterator[Case]:
     yield Case("Landsat Collection 2", folder / "landsat", (3, 2, 1, 4), even)
 
 
+def _bundle_cases(folder: Path, r: Picture) -> Iterator[Case]:
+    """Write a scene as downloads of the Copernicus Browser and of PlanetScope."""
+    stem = "2023-06-12-00:00_2023-06-12-23:59_Sentinel-2_L2A"
+    for name, band in zip(("B04", "B03", "B02", "B08"), r, strict=True):
+        write(folder / f"browser/{stem}_{name}_(Raw).tiff", whole(band[None] * 65535))
+    yield Case("Copernicus Browser", folder / "browser", (3, 2, 1, 4), r)
+    stem = "PSScene/20230501_101112_55_24a1_3B"
+    write(folder / f"planet/{stem}_AnalyticMS_SR_clip.tif", whole(r[[2, 1, 0, 3]] * 1e4), metres=3.0)
+    write(folder / f"planet/{stem}_udm2_clip.tif", np.ones((1, *r.shape[1:]), np.uint8), metres=3.0)
+    yield Case("PlanetScope, clipped", folder / "planet", (3, 2, 1, 4), r)
+
+
 def aerial_cases(folder: Path, image: Picture) -> Iterator[Case]:
     """Write an aerial image of 8 bits in the ways of cameras and surveys."""
     every, metres = (1, 2, 3, 4), {"metres": 0.5}
@@ -200,6 +219,9 @@ def aerial_cases(folder: Path, image: Picture) -> Iterator[Case]:
     truth = image.astype(float)
     yield Case("aerial", write(folder / "a.tif", image, RGBN, **plain), every, truth)
     yield Case("aerial, RGB by default", write(folder / "rgb.tif", image[:3], **metres), (1, 2, 3), truth[:3])
+    yield Case("aerial, infrared picture", write(folder / "cir.tif", image[[3, 0, 1]], **metres), (), ANY)
+    nameless = write(folder / "three.img", image[:3], driver="HFA", **metres)
+    yield Case("aerial, RGB without names", nameless, (1, 2, 3), truth[:3])
     alpha = np.concatenate([image[:3], np.full_like(image[:1], 255)])
     alpha[:, :40] = 0
     kept = truth[:3].copy()
