@@ -295,7 +295,9 @@ def judge_order(values: NDArray[Any], readings: Sequence[Names]) -> OrderVerdict
     scored = {order: _likelihood(order) for order in candidates}
     # One scaling for all orders, the best of the usual ones: another would make amends for a wrong order.
     best = [
-        entry for order in usual for entry in scored[order].best_known(sample[:, _positions(order)], floats)[:1]
+        entry
+        for order in usual
+        for entry in scored[order].best_known(sample[:, _positions(order)], floats)[:1]
     ]
     if not best:
         return None
@@ -331,15 +333,12 @@ def judge_picture(values: NDArray[Any]) -> Picture:
     if max(np.abs(first - second).mean(), np.abs(second - third).mean()) < GREY * bands.std():
         return Picture.GREY
     pink = float(((first > PINK * third) & (third >= second)).mean())
-    if pink > MOSTLY_PINK:
-        return Picture.INFRARED
     alike = np.corrcoef(bands)
     apart = alike[1, 2] - max(alike[0, 1], alike[0, 2])
-    if pink > PARTLY_PINK and apart > APART and alike[1, 2] > ALIKE:
+    if pink > MOSTLY_PINK or (pink > PARTLY_PINK and apart > APART and alike[1, 2] > ALIKE):
         return Picture.INFRARED
-    if alike[0, 2] - max(alike[0, 1], alike[1, 2]) > FAR_APART and alike[0, 2] > ALIKE:
-        return Picture.FALSE
-    return Picture.TRUE
+    apart = alike[0, 2] - max(alike[0, 1], alike[1, 2])
+    return Picture.FALSE if apart > FAR_APART and alike[0, 2] > ALIKE else Picture.TRUE
 
 
 Order = tuple[tuple[str, int], ...]

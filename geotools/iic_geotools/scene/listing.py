@@ -252,9 +252,7 @@ def _finest(files: Sequence[BandFile], title: str) -> tuple[BandFile, ...]:
 
 def _in_order(band: str) -> tuple[int | str, ...]:
     """The sort key of the name of a band: B2 before B10, and B8A after B8."""
-    return tuple(
-        int(part) if part.isdigit() else part for part in re.split(r"(\d+)", band.upper())
-    )
+    return tuple(int(part) if part.isdigit() else part for part in re.split(r"(\d+)", band.upper()))
 
 
 def _find_mask(rasters: Sequence[str]) -> ValueMask | None:

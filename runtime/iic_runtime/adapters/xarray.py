@@ -166,9 +166,7 @@ def _choose_reading(image: xr.DataArray, info: SceneInfo, card: Card, settings: 
         def read_all(rect: Rect) -> tuple[NDArray[Any], None]:
             return np.array(image.data[:, *rect.slices]), None
 
-        return sample_values(
-            read_all, info.grid.width, info.grid.height, skip_empty=True, per_side=per_side
-        )
+        return sample_values(read_all, info.grid.width, info.grid.height, skip_empty=True, per_side=per_side)
 
     chosen = choose_bands(info, card, settings.bands, sample)
     bidx = tuple(chosen.values())

@@ -149,11 +149,18 @@ def look(scene: PathLike, model: Model | None = None, sheet: PathLike | None = N
         except IICError as error:
             question = str(error)
             doubtful = error.readings if isinstance(error, BandOrderError) else ()
-        said = [str(entry.message) for entry in (*expanded, *told) if issubclass(entry.category, AssumptionWarning)]
+        said = [
+            str(entry.message)
+            for entry in (*expanded, *told)
+            if issubclass(entry.category, AssumptionWarning)
+        ]
         known = source.notes if source else ()
         # Warnings name the scene, notes do not.
         heard = {note.lower() for note in known}
-        notes = (*known, *(text for text in said if text.replace(info.title, "the scene").lower() not in heard))
+        notes = (
+            *known,
+            *(text for text in said if text.replace(info.title, "the scene").lower() not in heard),
+        )
         read = {} if source is None else _read_bands(card, source)
         if sheet is not None:
             _write_sheet(info, read, doubtful, Path(sheet))

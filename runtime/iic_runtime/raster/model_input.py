@@ -17,6 +17,7 @@ from iic_geotools.scene.bands import (
     COLOURS,
     OTHERS,
     USUAL_ORDER,
+    Names,
     canonical,
     list_bands,
     match_bands,
@@ -143,8 +144,8 @@ def _stretch(targets: Pair, image: Input, values: NDArray[Any]) -> Rescale:
         return Rescale(ranges, (targets,) * len(ranges))
     if np.median(values) < 0:
         raise SceneError(
-            "Most of the values are negative, as those of radar in decibels or of heights are, and no model is bundled for "
-            "such scenes: teach one with clicks in iic-studio, or give `reflectance` if they are reflectance."
+            "Most of the values are negative, as those of radar in decibels are, and no model is bundled for such "
+            "scenes: teach one with clicks in iic-studio, or give `reflectance` if they are reflectance."
         )
     assume(
         f"{image.title} has no radiometric metadata, and its values do not look like reflectance: each band is "
@@ -358,28 +359,38 @@ def decide_names(info: SceneInfo, card: Card, sample: Sample | None = None) -> t
         if values is None or _is_mask(values[-1]):
             return readings[0]
         readings = tuple(reading for reading in readings if None not in reading)
-    # A mask that nobody has named is no band.
-    masks = int(known.reason == USUAL_ORDER and values is not None and len(values) > 3 and _is_mask(values[-1]))
-    if masks:
+    masked = (
+        known.reason == USUAL_ORDER and values is not None and len(values) > len(RGB) and _is_mask(values[-1])
+    )
+    if masked:  # a mask that nobody has named is no band
         readings = tuple((*order, None) for order in usual_orders(len(info.dtypes) - 1)) or readings
     if values is not None and set(map(canonical, card.required)) <= set(COLOURS):
         verdict = judge_order(values, readings)
-        if verdict is not None and verdict.sure:
+        if verdict is not None and not verdict.sure:
+            raise _ask_for_order(info, card, verdict.readings)
+        if verdict is not None:
             if verdict.readings[0][: len(RGB)] == INFRARED_PICTURE and "blue" not in verdict.readings[0]:
                 raise _ask_about_infrared(info, card)
             return _assume(info, verdict.readings[0], "their spectra")
-        if verdict is not None:
-            raise _ask_for_order(info, card, verdict.readings)
+    if known.nameless:
+        return _by_count(info, card, readings, values, int(masked))
+    if len(readings) > 1:
+        raise _ask_for_order(info, card, readings)
+    return known.certain
+
+
+def _by_count(
+    info: SceneInfo, card: Card, readings: Sequence[Names], values: NDArray[Any] | None, masks: int
+) -> Names:
+    """Take as many bands without names as the model takes for these; nothing of another number."""
     for taken in (card.bands, card.required):
-        if len(info.dtypes) - masks == len(taken) and known.nameless:
+        if len(info.dtypes) - masks == len(taken):
             named = (*map(canonical, taken), *(None,) * masks)
-            order = named if known.reason == USUAL_ORDER else readings[0]
+            order = named if info.bands.reason == USUAL_ORDER else readings[0]
             if order[: len(RGB)] == RGB and "nir" not in order and values is not None:
                 _check_picture(info, card, values)
             return _assume(info, order, f"the order of the model {card.name}")
-    if len(readings) > 1 and not known.nameless:
-        raise _ask_for_order(info, card, readings)
-    return known.certain
+    return info.bands.certain
 
 
 def _assume(info: SceneInfo, names: tuple[str | None, ...], reason: str) -> tuple[str | None, ...]:

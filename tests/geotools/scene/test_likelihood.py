@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from iic_geotools.scene.bands import identify_bands
-from iic_geotools.scene.likelihood import judge_order, judge_picture, judge_values, scalings, Picture
+from iic_geotools.scene.likelihood import Picture, judge_order, judge_picture, judge_values, scalings
 from iic_geotools.scene.spectra import BANDS
 
 # Water, leaves, meadows, soil, towns and sand, each with its own spread.
@@ -84,7 +84,9 @@ def test_the_order_of_bands_is_recognised(order: tuple[str, ...]) -> None:
     assert verdict.readings[0] == order
 
 
-@pytest.mark.parametrize("order", [("red", "green", "blue"), ("blue", "green", "red"), ("nir", "red", "green")])
+@pytest.mark.parametrize(
+    "order", [("red", "green", "blue"), ("blue", "green", "red"), ("nir", "red", "green")]
+)
 def test_the_order_of_three_bands_is_recognised(order: tuple[str, ...]) -> None:
     """Infrared pictures have infrared first, and no blue."""
     values = stored("reflectance x 10000", "uint16")[[BANDS.index(name) for name in order]]

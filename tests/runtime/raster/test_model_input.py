@@ -209,7 +209,9 @@ def test_a_paletted_image_is_mapped_as_the_picture_that_it_shows(
 def test_a_paletted_image_of_few_colours_may_be_a_map(make_scene: MakeScene) -> None:
     scene = make_scene(landscape(40, 50, bands=1) // 64, descriptions=None, photometric="PALETTE")
     with rasterio.open(scene, "r+") as dataset:
-        dataset.write_colormap(1, {0: (0, 90, 0, 255), 1: (0, 0, 200, 255), 2: (200, 0, 0, 255), 3: (9, 9, 9, 255)})
+        dataset.write_colormap(
+            1, {0: (0, 90, 0, 255), 1: (0, 0, 200, 255), 2: (200, 0, 0, 255), 3: (9, 9, 9, 255)}
+        )
     with pytest.warns(AssumptionWarning, match="They are only 5, as those of a map"):
         find_scene(scene)
 
@@ -225,8 +227,10 @@ def test_infrared_shown_as_red_is_asked_about(make_scene: MakeScene, kind: str) 
     if kind == "nameless":
         profile = {"photometric": "MINISBLACK"}
     card = find_model("aerial").card
-    picture = make_scene(example((3, 0, 1)), f"cir.{'jpg' if kind == '.jpg' else 'tif'}", descriptions=None, **profile)
-    with pytest.raises(SceneError, match="1 infrared, 2 red, 3 green.*`bands` 1,2,3"):
+    picture = make_scene(
+        example((3, 0, 1)), f"cir.{'jpg' if kind == '.jpg' else 'tif'}", descriptions=None, **profile
+    )
+    with pytest.raises(SceneError, match=r"1 infrared, 2 red, 3 green.*`bands` 1,2,3"):
         choose_reading(describe(str(picture)), card)
     assert choose_reading(describe(str(picture)), card, bands=("1", "2", "3")).bidx == (1, 2, 3)
     true = make_scene(example((0, 1, 2)), "true.tif", descriptions=None, photometric="RGB")
@@ -255,8 +259,9 @@ def test_three_nameless_bands_of_8_bits_are_a_picture(make_scene: MakeScene) -> 
 def test_a_mask_without_a_name_is_no_band(make_scene: MakeScene, count: int) -> None:
     """Cameras with five bands, satellites with four, and pictures, each with a mask as its last band."""
     with rasterio.open(EXAMPLES / "sentinel2.tif") as dataset:
-        red, green, blue, nir = dataset.read((1, 2, 3, 4)).astype(np.uint16)
-    bands = {3: (blue, green, red), 4: (blue, green, red, nir), 5: (blue, green, red, (4 * red.astype(int) + nir) // 5, nir)}[count]
+        red, green, blue, nir = dataset.read((1, 2, 3, 4)).astype(np.int32)
+    edge = red + (nir - red) // 5
+    bands = {3: (blue, green, red), 4: (blue, green, red, nir), 5: (blue, green, red, edge, nir)}[count]
     mask = np.full_like(red, 65535)
     mask[:20] = 0
     scene = make_scene(np.stack([*bands, mask]).astype(np.uint16), descriptions=None)
@@ -275,7 +280,7 @@ def test_a_picture_with_a_mask_of_8_bits_has_no_infrared(make_scene: MakeScene) 
 def test_decibels_are_no_colours(make_scene: MakeScene) -> None:
     decibels = np.random.default_rng(0).normal(-15, 4, (4, 60, 60)).astype(np.float32)
     scene = make_scene(decibels, descriptions=None)
-    with pytest.raises(SceneError, match="values are negative.*iic-studio"):
+    with pytest.raises(SceneError, match=r"values are negative.*iic-studio"):
         choose_reading(describe(str(scene)), find_model("satellite").card)
 
 
