@@ -43,8 +43,10 @@ STRANGE = 1.0
 """Nats above the background, per pixel, below which a scene holds no spectra that the mixture knows."""
 CLEAR, CLEAR_ORDER = 0.5, 0.4
 """Nats per pixel by which a reading must lead before it is called sure."""
-UNUSUAL_SCALING = 1.0
-"""What scalings of few programs must make up for."""
+UNUSUAL_SCALING, UNUSUAL_DARKEST = 1.0, 0.15
+"""What scalings of few programs must make up for, and what they must leave the darkest band below."""
+BEYOND_10000 = 10_000.0
+"""Scenes of one class say nothing of a gain: with no larger values, larger gains than 10000 are not considered."""
 RAW_BITS = 12
 """Values within these bits may be raw numbers of a camera; those of reflectance x 10000 usually reach beyond."""
 UNUSUAL_ORDER = 1.0
@@ -69,6 +71,7 @@ class Scaling:
         offset: What is added to them.
         floats: How unusual it is for real numbers, in nats per pixel; None if it does not occur.
         integers: The same for whole numbers.
+        above: The 98th percentile of the brightest band below which it is not considered.
     """
 
     text: str
@@ -76,6 +79,7 @@ class Scaling:
     offset: float
     floats: float | None
     integers: float | None
+    above: float = 0.0
 
     def darkest(self, values: Floats) -> float:
         """Return the 2nd percentile of the darkest band of values `[N, bands]` as reflectance."""
@@ -83,7 +87,10 @@ class Scaling:
 
     def is_possible(self, values: Floats) -> bool:
         """Return whether values `[N, bands]` become reflectances that a scene can have."""
-        low, high = np.percentile(values, (2, 98), axis=0) * self.scale + self.offset
+        ends = np.percentile(values, (2, 98), axis=0)
+        low, high = ends * self.scale + self.offset
+        if self.above and (ends[1].max() < self.above or low.min() > UNUSUAL_DARKEST):
+            return False
         return bool(-0.06 <= low.min() <= DARK_END and DIMMEST <= high.max() <= 2.0)
 
     def radiometry(self, count: int) -> Radiometry:
@@ -101,8 +108,15 @@ def scalings() -> tuple[Scaling, ...]:
         Scaling("reflectance x 1000", 1e-3, 0.0, 0.7, 0.5),
         Scaling("reflectance x 10000", 1e-4, 0.0, 0.2, 0.0),
         Scaling("reflectance x 10000 + 1000, as of Sentinel-2 since baseline 04.00", 1e-4, -0.1, 0.5, 0.3),
-        Scaling("reflectance x 32768, as of MicaSense", 1 / 32768, 0.0, None, UNUSUAL_SCALING),
-        Scaling("reflectance x 65535, as of the Copernicus Browser", 1 / 65535, 0.0, None, UNUSUAL_SCALING),
+        Scaling("reflectance x 32768, as of MicaSense", 1 / 32768, 0.0, None, UNUSUAL_SCALING, BEYOND_10000),
+        Scaling(
+            "reflectance x 65535, as of the Copernicus Browser",
+            1 / 65535,
+            0.0,
+            None,
+            UNUSUAL_SCALING,
+            BEYOND_10000,
+        ),
         Scaling("Landsat level 2", 2.75e-5, -0.2, 0.6, 0.3),
         Scaling("raw Landsat 8 or 9, level 1", level1.scales[0], level1.offsets[0], 0.6, 0.3),
     )
@@ -333,7 +347,7 @@ def judge_picture(values: NDArray[Any]) -> Picture:
     if max(np.abs(first - second).mean(), np.abs(second - third).mean()) < GREY * bands.std():
         return Picture.GREY
     pink = float(((first > PINK * third) & (third >= second)).mean())
-    alike = np.corrcoef(bands)
+    alike = np.atleast_2d(np.corrcoef(bands))
     apart = alike[1, 2] - max(alike[0, 1], alike[0, 2])
     if pink > MOSTLY_PINK or (pink > PARTLY_PINK and apart > APART and alike[1, 2] > ALIKE):
         return Picture.INFRARED
