@@ -1,4 +1,4 @@
-"""A GPU that is not there: CUDA tensors without values, beside real tensors on the CPU.
+"""A GPU that is not there: CUDA tensors without values, next to real tensors on the CPU.
 
 Inside `FakeCuda` every operation that touches the device is checked as on a GPU (devices, types and shapes must go
 together) and computes nothing; whatever would need a value from the device raises. What stays on the CPU is computed

@@ -19,7 +19,7 @@ def load(name: str, file: Path) -> ModuleType:
 
 
 def write_commands(folder: Path) -> Path:
-    """Write iic-segment-raster as it is installed, a script of another Python, and the others beside it."""
+    """Write iic-segment-raster as it is installed, a script of another Python, and the others next to it."""
     _write_script(folder / "iic-map", "iic_geotools.cli.map")
     _write_script(folder / "iic-model", "iic_runtime.cli.model")
     return _write_script(folder / "iic-segment-raster", "iic_runtime.cli.segment_raster")

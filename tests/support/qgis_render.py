@@ -1,4 +1,4 @@
-"""Run by QGIS's own Python: open layers as QGIS does, tell their legends, draw them with a legend to a picture.
+"""Run by QGIS's own Python: open layers as QGIS does, report their legends, draw them with a legend to a picture.
 
 python3 qgis_render.py PICTURE.png LAYER...
 """

@@ -51,7 +51,7 @@ def make_network(config: TrainConfig) -> Network:
 
 
 def source_of(config: TrainConfig) -> ImageSource:
-    """Images of noise that differ in brightness, so that they can be told apart."""
+    """Images of noise that differ in brightness, so that they can be distinguished."""
     rng = np.random.default_rng(0)
     images = rng.integers(0, 60, (20, 1, 16, 16)) + rng.integers(0, 195, (20, 1, 1, 1))
     return ImageSource(Arrays(images.astype(np.uint8), None, ("grey",)), config.size)

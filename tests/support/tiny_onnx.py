@@ -42,7 +42,7 @@ def make_model(
     Args:
         full: widths of the convolutions before the pooling.
         half: widths and dilations of those after it; without any there is no pooling.
-        features: Whether the graph tells what its head sees, as exported ones do.
+        features: Whether the graph outputs the features of its head, as exported ones do.
     """
     rng = np.random.default_rng(seed)
     nodes: list[onnx.NodeProto] = []

@@ -21,7 +21,7 @@ MAX_NAME = 200
 UNSURE_NAME = "unsure"
 """Name of the class of pixels that a model was not sure about."""
 
-# Okabe and Ito's palette, which readers with any common colour blindness can tell apart. The order puts strong
+# Okabe and Ito's palette, which readers with any common colour blindness can distinguish. The order puts strong
 # contrasts first and leaves out black, which reads as "no data" on a map. The grey is from Tol's "bright" scheme.
 _SAFE = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442", "#bbbbbb")
 

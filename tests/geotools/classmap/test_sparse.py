@@ -1,4 +1,4 @@
-"""A map that is nearly empty is written without GDAL's COG driver, and cannot be told from one that it wrote."""
+"""A map that is nearly empty is written without GDAL's COG driver, and equals one that it wrote."""
 
 import json
 import subprocess

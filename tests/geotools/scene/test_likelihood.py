@@ -1,4 +1,4 @@
-"""Scalings and orders of bands, told apart by the spectra of the world."""
+"""Scalings and orders of bands, distinguished by the spectra of the world."""
 
 import numpy as np
 import pytest

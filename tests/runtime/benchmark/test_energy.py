@@ -1,4 +1,4 @@
-"""The files of the kernel that tell the energy, as they are on an x86 server and on a Jetson."""
+"""The files of the kernel that report energy, as they are on an x86 server and on a Jetson."""
 
 import time
 from pathlib import Path

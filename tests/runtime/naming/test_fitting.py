@@ -119,7 +119,7 @@ def test_classes_weigh_what_they_cover_of_the_scene() -> None:
     samples = blobs(20, classes=2, spread=1.5)
     head = fit_linear(samples.rows, samples.labels, samples.weights, 2)
     scene = blobs(1000, classes=2, spread=1.5, seed=3)
-    common = np.r_[np.arange(1000), 1000:1060]  # 60 pixels of the second class beside 1000 of the first
+    common = np.r_[np.arange(1000), 1000:1060]  # 60 pixels of the second class next to 1000 of the first
     weighted = weighted_by_frequency(head, scene.rows[common])
 
     def right(head: Head) -> float:

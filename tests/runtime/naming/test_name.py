@@ -1,4 +1,4 @@
-"""Clicks name the classes of a model: the head is replaced if the model tells what it sees, else clusters merge."""
+"""Clicks name the classes of a model: the head is replaced if the model outputs features, else clusters merge."""
 
 import json
 import subprocess

@@ -107,9 +107,9 @@ def test_mistakes_are_sentences(studio: Studio) -> None:
     assert "not a name" in studio.refuse("add_class", name="")
     assert "no class" in studio.refuse("remove_class", name="mud")
     assert "cannot fly" in studio.refuse("fly")
-    assert "does not know" in studio.refuse("add", places=[[1, 1]])
-    assert "does not know" in studio.refuse("add", name="trees", places=[["a", "b"]])
-    assert "does not know" in studio.refuse("add", name="trees", places=7)
+    assert "unknown or missing" in studio.refuse("add", places=[[1, 1]])
+    assert "unknown or missing" in studio.refuse("add", name="trees", places=[["a", "b"]])
+    assert "unknown or missing" in studio.refuse("add", name="trees", places=7)
     assert "Map the whole scene first" in studio.refuse("draw", count=10)
     status, content, _ = studio.request("api/0/labels/taught/0/0/99/99")
     assert status in (200, 409), content

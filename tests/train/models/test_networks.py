@@ -164,7 +164,7 @@ def test_a_context_may_begin_at_half_the_resolution() -> None:
 
 
 @pytest.mark.parametrize(("beside", "channels"), [("log", 8), ("ratios", 8), ("none", 4)])
-def test_quantities_beside_the_bands_follow_from_each_pixel_alone(beside: Any, channels: int) -> None:
+def test_quantities_next_to_the_bands_follow_from_each_pixel_alone(beside: Any, channels: int) -> None:
     front = Front(RGBI, (0.0,) * 4, (1.0,) * 4, sobel=False, colour=True, beside=beside)
     image = torch.rand(1, 4, 3, 3)
     image[..., 0, 0] = torch.tensor([-0.3, 0.0, 1.7, 0.0])  # beyond the usual range

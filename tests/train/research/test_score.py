@@ -46,7 +46,7 @@ PIXELS = TrainConfig(
 
 
 def strokes(count: int = 144) -> Dataset:
-    """Noise with a horizontal, a vertical or a diagonal stroke somewhere: raw values tell little of the class."""
+    """Noise with a horizontal, a vertical or a diagonal stroke somewhere: raw values contain little about the class."""
     rng = np.random.default_rng(0)
     labels = np.arange(count) % 3
     images = rng.integers(0, 60, (count, 1, 20, 20)).astype(np.uint8)

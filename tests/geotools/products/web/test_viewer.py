@@ -18,7 +18,7 @@ HOSTILE = "<img src=x onerror=document.title='broken'><script>document.title='br
 CLASSES = (MapClass("left", "#ff0000"), MapClass(HOSTILE, "#0000ff"))
 WIDTH, HEIGHT = 80, 40
 RED, BLUE = (255, 0, 0), (0, 0, 255)
-# The view is 800 x 600 beside a legend: ten CSS pixels per pixel of the picture, with 100 above and below it.
+# The view is 800 x 600 next to a legend: ten CSS pixels per pixel of the picture, with 100 above and below it.
 LEFT, RIGHT, EMPTY = (200, 300), (600, 300), (790, 120)
 
 
