@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from support.hostile_writes import WRITERS, check_full_disk, make_inputs, small_disk
 
-SIZES = (0, 8, 40, 120, 200, 400)
-"""Free kilobytes: from no room for a folder to room for half of the outputs."""
+SIZES = (8, 40, 120, 200, 400, 7000)
+"""Free kilobytes: from room for a folder to room for all outputs."""
 SLOW = {"name without a model", "export"}
 
 
@@ -29,9 +29,10 @@ def disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     "name", [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in WRITERS]
 )
 def test_full_disks(name: str, inputs: Path, disk: Path) -> None:
-    outcomes = [check_full_disk(WRITERS[name], inputs, disk, 1024 * size) for size in SIZES]
-    assert not outcomes[0]  # it was full
-    assert check_full_disk(WRITERS[name], inputs, disk, 7_000_000)
+    sizes = (40, 7000) if name in SLOW else SIZES  # these write one file, after much work
+    assert not check_full_disk(WRITERS[name], inputs, disk, 0)
+    # Up to the first size that is enough: more room is enough too.
+    assert any(check_full_disk(WRITERS[name], inputs, disk, 1024 * size) for size in sizes)
 
 
 @pytest.mark.parametrize("name", ["stats.gpkg", "draw", "suggest", "segment"])

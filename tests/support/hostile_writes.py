@@ -92,6 +92,7 @@ WRITERS = {
     ),
     "probability of change": Writer(LOOK, "change @scene.tif @later_scene.tif =probability.tif --threads 1"),
     "convert": Writer(MODEL, "convert @m.onnx -o =half.onnx"),
+    "convert to Triton": Writer(MODEL, "convert @m.onnx --format triton -o =models"),
     "classify": Writer(CLASSIFY, "@images.npy -o =labels.csv --model @classifier.onnx --device cpu -q"),
     "suggest": Writer(MODEL, "suggest @m.onnx --scene @scene.tif -o =places.gpkg --threads 1"),
     "index": Writer(MODEL, "index =m.onnx -o =index.json", ("m.onnx",)),
