@@ -13,9 +13,10 @@ from contextvars import ContextVar
 from typing import Self
 
 _END = r"""(?=[).,;:]*(?:[\s"'<>]|$))"""
-_QUERY = re.compile(rf"""((?:\w+://|/vsi\w+/)[^\s"'<>?]*\?)[^\s"'<>]*?{_END}""")
-_ENCODED_QUERY = re.compile(rf"""(%3A%2F%2F[^\s"'<>]*?%3F)[^\s"'<>]*?{_END}""", re.IGNORECASE)
-_USER = re.compile(r"(\w+://)[^\s/?#@]*@")
+_SCHEME = r"\w{2,}:/+"  # one slash is what pathlib leaves of two
+_QUERY = re.compile(rf"""((?:{_SCHEME}|/vsi\w+/)[^\s"'<>?]*\?)[^\s"'<>]*?{_END}""")
+_ENCODED_QUERY = re.compile(rf"""((?:%3A%2F%2F|{_SCHEME})[^\s"'<>]*?%3F)[^\s"'<>]*?{_END}""", re.IGNORECASE)
+_USER = re.compile(rf"({_SCHEME})[^\s/?#@]*@")
 _ENCODED_USER = re.compile(r"(%3A%2F%2F)[^\s/]*?%40", re.IGNORECASE)
 _NAMED = re.compile(
     r"""\b(authorization|password|passwd|pwd|token|secret|sig|signature)=[^\s&;'"]+""", re.IGNORECASE

@@ -16,6 +16,9 @@ SECRET = "hunter2"
         "<ServerUrl>https://example.org/wms?key=hunter2</ServerUrl>",
         "PG:host=example.org password=hunter2 dbname=x",
         "zip+https://user:hunter2@example.org/a.zip!b.tif",
+        "There is no file https:/user:hunter2@example.org/a.tif: check the path.",
+        "There is no file https:/example.org/a.tif?key=hunter2: check the path.",
+        "/vsicurl?max_retry=1&url=https://example.org/a.tif%3Fkey=hunter2 is missing",
     ],
 )
 def test_secrets_in_addresses_are_hidden(text: str) -> None:
@@ -30,6 +33,7 @@ def test_secrets_in_addresses_are_hidden(text: str) -> None:
     "text",
     [
         "There is no file a@b.tif: check the path.",
+        "There is no file C:/a@b.tif: check the path.",
         "Is there a file? Check https://example.org/a@b/c.tif.",
         "`size` must be at least 8, not 3.",
     ],

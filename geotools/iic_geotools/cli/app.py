@@ -108,8 +108,8 @@ def write(stream: TextIO | None, text: str) -> None:
 
 
 def print_error(sentence: str) -> None:
-    """Print an error on standard error, as every command does: on one line, and without control characters."""
-    write(sys.stderr, f"Error: {printable(' '.join(sentence.split()))}\n")
+    """Print an error on standard error, as every command does: on one line, without control characters or secrets."""
+    write(sys.stderr, f"Error: {printable(redact(' '.join(sentence.split())))}\n")
 
 
 def print_unexpected(error: Exception) -> None:

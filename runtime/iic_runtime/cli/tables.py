@@ -14,6 +14,7 @@ from rich.text import Text
 
 from iic_geotools.cli import as_options, print_error
 from iic_geotools.cli.display import open_console
+from iic_geotools.errors import redact
 from iic_runtime.benchmark import Benchmark, Trial
 from iic_runtime.engine.parity import EngineParity
 from iic_runtime.model.card import Card
@@ -223,8 +224,8 @@ def report_outcomes(outcomes: Sequence[Outcome], table: bool) -> None:
         _print_outcomes(outcomes)
     failures = [outcome for outcome in outcomes if outcome.error is not None]
     for outcome in failures:
-        sentence = as_options(str(outcome.error))
-        print_error(sentence if outcome.scene in sentence else f"{outcome.scene}: {sentence}")
+        sentence, scene = as_options(str(outcome.error)), redact(outcome.scene)
+        print_error(sentence if scene in sentence else f"{scene}: {sentence}")
     if failures:
         raise typer.Exit(1)
 
