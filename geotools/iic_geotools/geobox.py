@@ -250,6 +250,11 @@ class GeoBox:
         xs, ys = zip(*corners, strict=True)
         return min(xs), min(ys), max(xs), max(ys)
 
+    def contains(self, x: float, y: float) -> bool:
+        """Return whether a place in the CRS lies on a pixel."""
+        column, row = ~self.transform @ (x, y)
+        return 0 <= column < self.width and 0 <= row < self.height
+
     @property
     def area_method(self) -> AreaMethod:
         """How areas on this grid are measured."""

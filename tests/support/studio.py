@@ -30,16 +30,21 @@ class Studio:
     def request(
         self, path: str, body: Any = None, headers: dict[str, str] | None = None
     ) -> tuple[int, bytes, dict[str, str]]:
-        """Send a request, a POST if it has a body, to a path below that of the page; return status, body, headers."""
+        """Send a request to a path below that of the page; return status, body, headers.
+
+        Args:
+            body: What a POST sends: bytes as they are, anything else as JSON. Without it, the request is a GET.
+        """
         connection = HTTPConnection(self.parts.netloc, timeout=60)
-        method, content = ("GET", None) if body is None else ("POST", json.dumps(body))
+        content = None if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
+        method = "GET" if content is None else "POST"
         extra = {"Content-Type": "application/json"} if body is not None else {}
         connection.putrequest(method, self.parts.path + path, skip_host="Host" in (headers or {}))
         for name, value in (extra | (headers or {})).items():
             connection.putheader(name, value)
         if content is not None:
             connection.putheader("Content-Length", str(len(content)))
-        connection.endheaders(None if content is None else content.encode())
+        connection.endheaders(content)
         answer = connection.getresponse()
         result = answer.status, answer.read(), dict(answer.getheaders())
         connection.close()

@@ -176,7 +176,7 @@ class LabelRaster:
         """Name of the category, or its number."""
         name = self._names[value] if 0 <= value < len(self._names) else ""
         if name:
-            _check_class(name, self._path)
+            check_class(name, self._path)
         return name or f"class {value}"
 
     def colour(self, value: int) -> str | None:
@@ -212,10 +212,10 @@ class LabelShapes:
                 f"{MAX_CLASSES}; check that it is the right field."
             )
         for name in self._names:
-            _check_class(name, path)
+            check_class(name, path)
         if shapes.crs is None and grid.crs is not None:
             assume(f"The labels {path} have no CRS, and are taken to be in that of the scene.")
-        self._shapes = _reprojected(shapes.geometries[kept], shapes.crs, grid, path)
+        self._shapes = reprojected(shapes.geometries[kept], shapes.crs, grid, path)
         self._values = [self._names.index(classes[index]) for index in kept]
         self._bounds = shapely.bounds(self._shapes).reshape(-1, 4)
         self._check_points(path)
@@ -269,7 +269,7 @@ class LabelShapes:
         return self._colours.get(self._names[value])
 
 
-def _check_class(name: str, path: Path) -> None:
+def check_class(name: str, path: Path) -> None:
     """Refuse the name of a class that no map can show."""
     try:
         check_class_name(name)
@@ -311,7 +311,8 @@ def class_fields(path: Path, label_field: str | None) -> tuple[str, str | None]:
     )
 
 
-def _reprojected(shapes: NDArray[Any], wkt: str | None, grid: GeoBox, path: Path) -> NDArray[Any]:
+def reprojected(shapes: NDArray[Any], wkt: str | None, grid: GeoBox, path: Path) -> NDArray[Any]:
+    """Return the shapes of a file of labels in the CRS of a grid, if both are known."""
     if wkt is None or grid.crs is None:
         return shapes
     try:

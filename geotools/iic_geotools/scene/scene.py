@@ -286,6 +286,10 @@ class Scene:
                 f"Cannot read rows {rect.row}-{rect.bottom - 1}, columns {rect.col}-{rect.right - 1} of "
                 f"{source.name or source.path} ({cause(error)}): check that the file is whole and readable."
             ) from error
+        if values.shape[1:] != (rect.height, rect.width):
+            raise SceneError(
+                f"{source.name or source.path} has become smaller since it was opened; start again with the new file."
+            )
         return source.pixels(values, mask)
 
 

@@ -5,17 +5,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
+from typing import Any
 
 import numpy as np
 from rasterio.crs import CRS
 
 from iic_geotools.classmap.class_map import open_map
-from iic_geotools.classmap.classes import MapClass, suggest_colour
+from iic_geotools.classmap.classes import MAX_CLASSES, MapClass, suggest_colour
 from iic_geotools.errors import SceneError, UsageError
+from iic_geotools.geobox import GeoBox
 from iic_geotools.packages import shapely
 from iic_geotools.products.assessment.assess import assess_map
 from iic_geotools.products.assessment.draw import draw_samples
 from iic_geotools.products.assessment.report import Assessment
+from iic_geotools.scene.labels import check_class, class_text, reprojected
 from iic_geotools.scene.points import read_points, write_points
 from iic_geotools.scene.vectors import read_metadata, read_shapes, write_package
 
@@ -64,36 +67,66 @@ def write_clicks(path: Path, clicks: Sequence[Click], classes: Sequence[MapClass
     write_package(path, points, fields, wkt, layer_metadata={CLASSES_KEY: listed})
 
 
-def read_clicks_file(path: Path) -> tuple[list[Click], list[MapClass]]:
+def read_clicks_file(path: Path, grid: GeoBox) -> tuple[list[Click], list[MapClass]]:
     """Read what `write_clicks` wrote, as QGIS may have changed it.
 
     Points that were added elsewhere need only a class; a point without one is left out.
+
+    Args:
+        grid: The grid of the scene, to whose CRS the clicks are brought.
+
+    Raises:
+        SceneError: The file cannot be read, or its clicks are not of this scene.
     """
     metadata = read_metadata(path, "The clicks")
     shapes = read_shapes(path, "The clicks", None)
     if "class" not in shapes.fields:
         raise SceneError(
-            f"{path} has no field class, so it holds no clicks; move it away, or give another folder."
+            f"{path} has no field class, so it holds no clicks; move it away, or give another `folder`."
         )
     try:
-        classes = [MapClass(name, colour) for name, colour in json.loads(metadata.get(CLASSES_KEY, "[]"))]
-    except (ValueError, TypeError, UsageError) as error:
+        listed = [(name, colour) for name, colour in json.loads(metadata.get(CLASSES_KEY, "[]"))]
+        if not all(isinstance(text, str) for entry in listed for text in entry):
+            raise TypeError("names and colours are texts")
+        classes = {name: MapClass(name, colour) for name, colour in listed}
+    except (ValueError, TypeError, RecursionError) as error:
         raise SceneError(
             f"The list of classes in {path} cannot be read ({error}); move the file away."
         ) from error
     clicks: list[Click] = []
-    colours = {entry.name: entry.colour for entry in classes}
     steps = shapes.fields.get("step", np.array([None] * len(shapes.numbers), object))
-    for index, (name, geometry, step) in enumerate(
-        zip(shapes.fields["class"], shapes.geometries, steps, strict=True)
+    places = reprojected(shapes.geometries, shapes.crs, grid, path)
+    for index, (value, place, step) in enumerate(
+        zip(shapes.fields["class"], places, steps, strict=True), start=1
     ):
-        if not name or geometry.geom_type != "Point":
+        name = class_text(value)
+        if not name or place.geom_type != "Point":
             continue
-        if name not in colours:
-            colours[name] = suggest_colour(name, list(colours.values()))
-        known = step is not None and np.isfinite(step)
-        clicks.append(Click(index + 1, str(name), geometry.x, geometry.y, int(step) if known else index + 1))
-    return clicks, [MapClass(name, colour) for name, colour in colours.items()]
+        if name not in classes:
+            check_class(name, path)
+            taken = [entry.colour for entry in classes.values()]
+            classes[name] = MapClass(name, suggest_colour(name, taken))
+        clicks.append(Click(index, name, place.x, place.y, _whole(step, index)))
+    if len(classes) > MAX_CLASSES:
+        raise SceneError(
+            f"{path} has {len(classes)} classes, and a map holds at most {MAX_CLASSES}; merge some."
+        )
+    outside = sum(not grid.contains(click.x, click.y) for click in clicks)
+    if outside:
+        raise SceneError(
+            f"{outside} of the {len(clicks)} clicks in {path} lie outside the scene; remove them, or give another "
+            "`folder`."
+        )
+    return clicks, list(classes.values())
+
+
+def _whole(value: Any, default: int) -> int:
+    """A whole number that every file and page can hold, or else a default."""
+    try:
+        number = int(value)
+    except (TypeError, ValueError, OverflowError):
+        return default
+    return number if 0 <= number < 1 << 53 else default
 
 
 @dataclass(frozen=True)

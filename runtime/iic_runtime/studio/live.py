@@ -2,7 +2,8 @@
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from threading import Condition, Event, Thread
 from typing import Any
 
@@ -20,6 +21,8 @@ IDLE = 0.8
 """Seconds without a click after which the full fit begins."""
 RETRY = 3.0
 """Seconds after which clicks that could not be written are tried again."""
+_TEXTS = ("name", "new_name", "colour")
+"""Arguments of actions that are text."""
 Json = dict[str, Any]
 
 
@@ -56,10 +59,11 @@ class LiveSession:
                 thread.join()
         self.session.close()
 
-    def _touch(self, message: str = "") -> None:
+    def _touch(self, message: str | None = "") -> None:
+        """Let pages show the state anew, with a message; None keeps the last one, which a page may not have seen."""
         with self._condition:
             self.changes += 1
-            self._message = message
+            self._message = self._message if message is None else message
             self._touched = time.monotonic()
             self._condition.notify_all()
 
@@ -74,10 +78,10 @@ class LiveSession:
             try:
                 if self.session.unsaved:
                     self.session.flush()
-                    self._touch()
+                    self._touch(None)
                 elif idle and not self._is_settled:
                     self.session.fit(full=True)
-                    self._touch()
+                    self._touch(None)
             except Exception as error:
                 self._failed_version = self.session.version
                 self._touch(sentence(error))
@@ -112,12 +116,10 @@ class LiveSession:
         }
         if action not in actions:
             raise UsageError(f"The studio cannot {action}.")
-        try:
+        with _asked_for(action):
+            if not all(isinstance(arguments.get(key, ""), str | None) for key in _TEXTS):
+                raise TypeError
             actions[action](**arguments)
-        except IICError:
-            raise
-        except (TypeError, ValueError) as error:
-            raise UsageError(f"The request for {action} has unknown or missing values.") from error
         if action in ("add", "name_cluster", "remove", "undo", "redo", "remove_class", "change_class"):
             self.session.fit()
         self._touch()
@@ -134,7 +136,8 @@ class LiveSession:
 
     def suggest(self, tiles: Sequence[Sequence[int]]) -> list[tuple[float, float]]:
         """Return columns and rows, in pixels of the scene, of the places to click next in a view."""
-        addresses = [TileAddress(*map(int, tile)) for tile in tiles]
+        with _asked_for("suggest"):
+            addresses = [TileAddress(*map(int, tile)) for tile in tiles]
         return [self._place(*point) for point in self.session.suggest(addresses)]
 
     def _place(self, x: float, y: float) -> tuple[float, float]:
@@ -299,9 +302,14 @@ class LiveSession:
         }
 
     def _samples(self) -> list[Json]:
+        try:
+            samples = self.session.samples.list()
+        except IICError as error:
+            _LOG.warning("%s", error)
+            return []
         return [
             {"number": sample.number, "place": self._place(sample.x, sample.y), "name": sample.name}
-            for sample in self.session.samples.list()
+            for sample in samples
         ]
 
     def tile(self, layer: str, address: TileAddress) -> tuple[int, bytes]:
@@ -328,6 +336,17 @@ class LiveSession:
         else:
             raise UsageError(f"There is no map {layer}.")
         return stamp, b"" if tile is None else tile[0].tobytes() + tile[1].tobytes()
+
+
+@contextmanager
+def _asked_for(action: str) -> Iterator[None]:
+    """Raise arguments of an action that no page of ours sends as a sentence."""
+    try:
+        yield
+    except IICError:
+        raise
+    except (TypeError, ValueError, OverflowError) as error:
+        raise UsageError(f"The page asked for {action} in a way that the studio does not know.") from error
 
 
 def sentence(error: BaseException) -> str:

@@ -37,6 +37,8 @@ _LOG = logging.getLogger(__name__)
 ADDRESS = "127.0.0.1"
 MOST_BODY = 1 << 20
 """Bytes that a request may have."""
+MOST_PATH = 300
+"""Characters that the path of a request may have: more digits than this are no number of a tile."""
 POLL = 0.05
 """Seconds between two looks at whether a session has changed."""
 _PAGE = {
@@ -192,7 +194,7 @@ def _address(request: Request) -> TileAddress:
 async def _arguments(request: Request) -> dict[str, Any]:
     try:
         arguments = json.loads(await request.body() or b"{}")
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError("The request is not JSON.") from error
     if not isinstance(arguments, dict):
         raise UsageError("The request is not a JSON object.")
@@ -245,6 +247,8 @@ class _Guard:
             refusal = PlainTextResponse("This page is for the machine that it runs on.", 403)
         elif origin is not None and origin.removeprefix("http://") not in self._hosts:
             refusal = PlainTextResponse("Another page may not use this one.", 403)
+        elif len(scope["path"]) > MOST_PATH:
+            refusal = PlainTextResponse("There is no such page.", 404)
         elif scope["method"] == "POST" and not headers.get("content-type", "").startswith("application/json"):
             refusal = PlainTextResponse("Requests are JSON.", 415)
         elif int(headers.get("content-length") or 0) > MOST_BODY or "transfer-encoding" in headers:

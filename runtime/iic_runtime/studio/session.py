@@ -33,6 +33,8 @@ PathLike = str | os.PathLike[str]
 SUFFIX = ".studio"
 STROKE = 12
 """Pixels between the clicks that a stroke of the pen becomes."""
+MOST_STROKE = 10_000
+"""Clicks that a stroke may become."""
 CLUSTER_TILES, TYPICAL = 9, 3
 """Tiles spread over the scene in which places typical of a cluster are looked for, and number of places."""
 Labels = NDArray[np.uint8]
@@ -222,7 +224,7 @@ class Session:
 
     def _load(self) -> None:
         if self.files.clicks.exists():
-            self._clicks, self._classes = read_clicks_file(self.files.clicks)
+            self._clicks, self._classes = read_clicks_file(self.files.clicks, self.grid)
             steps: dict[int, list[Click]] = {}
             for click in self._clicks:
                 steps.setdefault(click.step, []).append(click)
@@ -237,10 +239,9 @@ class Session:
 
     def pixel(self, x: float, y: float) -> tuple[int, int]:
         """Return row and column of a place in the scene's CRS."""
-        column, row = ~self.grid.transform @ (x, y)
-        inside = 0 <= column < self.grid.width and 0 <= row < self.grid.height
-        if not inside:
+        if not self.grid.contains(x, y):
             raise UsageError("That place lies outside the scene; click on the scene.")
+        column, row = ~self.grid.transform @ (x, y)
         return int(row), int(column)
 
     def _centre(self, x: float, y: float) -> Point:
@@ -360,7 +361,9 @@ class Session:
             return added
 
     def add_stroke(self, name: str, points: Sequence[Point]) -> tuple[Click, ...]:
-        """Add clicks along a line, every 12 pixels; the arguments are those of `add`."""
+        """Add clicks along a line, every 12 pixels, 10,000 at most; the arguments are those of `add`."""
+        for x, y in points:
+            self.pixel(x, y)
         return self.add(name, _along(points, STROKE * _pixel_length(self.grid)))
 
     def remove(self, numbers: Sequence[int]) -> None:
@@ -679,6 +682,8 @@ def _along(points: Sequence[Point], distance: float) -> list[Point]:
     """Return points on a line at equal distances, its first point among them."""
     line = np.array(points, np.float64).reshape(-1, 2)
     lengths = np.concatenate([[0.0], np.cumsum(np.hypot(*np.diff(line, axis=0).T))])
+    if lengths[-1] > MOST_STROKE * distance:
+        raise UsageError(f"That stroke is longer than {MOST_STROKE:,} clicks; draw a shorter one.")
     marks = np.arange(0.0, lengths[-1] + 1e-9, distance)
     xs, ys = (np.interp(marks, lengths, values) for values in line.T)
     return list(zip(xs.tolist(), ys.tolist(), strict=True))

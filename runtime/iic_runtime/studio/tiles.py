@@ -49,12 +49,13 @@ class TileAddress:
 
     def rect(self, grid: GeoBox) -> Rect:
         """Return the pixels of a grid that the tile covers."""
-        side = TILE * self.step
-        square = Rect(self.column * side, self.row * side, side, side)
-        rect = square.intersection(Rect(0, 0, grid.width, grid.height))
-        if min(self.level, self.column, self.row) < 0 or self.level > top_level(grid) or rect.empty:
-            raise UsageError(f"There is no tile {self.column}, {self.row} at level {self.level}.")
-        return rect
+        if 0 <= self.level <= top_level(grid) and min(self.column, self.row) >= 0:
+            side = TILE * self.step
+            square = Rect(self.column * side, self.row * side, side, side)
+            rect = square.intersection(Rect(0, 0, grid.width, grid.height))
+            if not rect.empty:
+                return rect
+        raise UsageError(f"There is no tile {self.column}, {self.row} at level {self.level}.")
 
 
 def top_level(grid: GeoBox) -> int:

@@ -107,13 +107,34 @@ def test_mistakes_are_sentences(studio: Studio) -> None:
     assert "not a name" in studio.refuse("add_class", name="")
     assert "no class" in studio.refuse("remove_class", name="mud")
     assert "cannot fly" in studio.refuse("fly")
-    assert "unknown or missing" in studio.refuse("add", places=[[1, 1]])
-    assert "unknown or missing" in studio.refuse("add", name="trees", places=[["a", "b"]])
-    assert "unknown or missing" in studio.refuse("add", name="trees", places=7)
+    assert "does not know" in studio.refuse("add", places=[[1, 1]])
+    assert "does not know" in studio.refuse("add", name="trees", places=[["a", "b"]])
+    assert "does not know" in studio.refuse("add", name="trees", places=7)
+    assert "does not know" in studio.refuse("add", name=["trees"], places=[[1, 1]])
+    assert "does not know" in studio.refuse("remove", numbers=[float("inf")])
+    assert "does not know" in studio.refuse("suggest", tiles=[None])
+    assert "outside the scene" in studio.refuse("add", name="a", places=[[1, 1], [1e15, 1]], stroke=True)
+    assert "shorter" in studio.refuse("add", name="a", places=[[1, 1], [500, 1]] * 999, stroke=True)
     assert "Map the whole scene first" in studio.refuse("draw", count=10)
     status, content, _ = studio.request("api/0/labels/taught/0/0/99/99")
     assert status in (200, 409), content
     assert studio.state()["clicks"] == []
+
+
+def test_numbers_and_requests_without_end(studio: Studio) -> None:
+    for level in (10**12, 10**9, int("9" * 4000)):
+        status, content, _ = studio.request(f"api/0/picture/colour/{level}/0/0")
+        assert status in (404, 409), content
+    status, content, _ = studio.request("api/0/undo", b"[" * 99_000)
+    assert (status, json.loads(content)) == (409, {"error": "The request is not JSON."})
+
+
+def test_files_damaged_meanwhile_leave_the_page(tmp_path: Path) -> None:
+    with run_studio(EXAMPLE, "-o", tmp_path / "example") as studio:
+        (tmp_path / "example" / "samples.gpkg").write_bytes(b"nonsense")
+        teach(studio)
+        assert studio.state()["samples"] == []
+        assert studio.request("api/0/answer", {"number": 1, "name": "trees"})[0] == 409
 
 
 def test_a_kill_loses_no_click(folder: Path) -> None:

@@ -1,12 +1,16 @@
 """Sessions: clicks, what they teach, and the map, without a page."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import rasterio
+import shapely
 from numpy.typing import NDArray
 from pyogrio import raw, read_info
+from rasterio.warp import transform as reproject
 from support.scenes import NORTH, PIXEL, WEST, write_raster
 
 from iic_geotools.classmap.classes import rgb
@@ -14,6 +18,7 @@ from iic_geotools.errors import OutputError, SceneError, UsageError
 from iic_geotools.tiling import Rect
 from iic_runtime import name_model, segment_raster
 from iic_runtime.studio import Session
+from iic_runtime.studio.clicks import CLASSES_KEY
 from iic_runtime.studio.live import LiveSession
 from iic_runtime.studio.session import _along
 from iic_runtime.studio.tiles import TILE, TileAddress
@@ -219,6 +224,10 @@ def test_a_scene_that_vanishes_loses_no_click(scene: Path) -> None:
         away.rename(scene)
         session.add("dark", [place(20, 200)])
         assert len(session.clicks) == 11
+        write_raster(scene, two_halves()[:, :100, :100])
+        with pytest.raises(SceneError, match="has become smaller"):
+            session.add("dark", [place(200, 200)])
+        assert len(session.clicks) == 11
 
 
 def test_one_process_at_a_time(scene: Path) -> None:
@@ -276,6 +285,76 @@ def test_clicks_changed_in_qgis_are_read(scene: Path) -> None:
     with Session(scene) as again:
         assert [entry.name for entry in again.classes] == ["bright", "dark", "quarry"]
         assert len(again.clicks) == 11
+
+
+def write_clicks_by_hand(scene: Path, crs: str = "EPSG:32631", listed: str = "[]", **fields: Any) -> None:
+    """Write four clicks as QGIS or a script might."""
+    xs, ys = np.transpose([place(row, column) for column in (70, 230) for row in (60, 160)])
+    xs, ys = reproject("EPSG:32631", crs, xs, ys)
+    folder = scene.with_suffix(".studio")
+    folder.mkdir(exist_ok=True)
+    fields = {"class": ["bright", "bright", "dark", "dark"], **fields}
+    raw.write(
+        *(folder / "clicks.gpkg", shapely.to_wkb(shapely.points(xs, ys))),
+        *([np.array(values) for values in fields.values()], list(fields)),
+        geometry_type="Point",
+        crs=crs,
+        layer_metadata={CLASSES_KEY: listed},
+    )
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"crs": "EPSG:3857"},
+        {"class": [1, 1, 2, 2]},
+        {"class": [1.0, 1.0, 2.5, 2.5]},
+        {"class": [True, True, False, False]},
+        {"step": ["x", "", "7", "8"]},
+        {"step": [1e300, np.nan, np.inf, -3]},
+        {"step": [2**63 - 1, -(2**63), 0, 1]},
+        {"step": np.array(["2024-01-01"] * 4, "datetime64[D]")},
+    ],
+    ids=str,
+)
+def test_clicks_written_by_hand_are_read(scene: Path, changes: dict[str, Any]) -> None:
+    write_clicks_by_hand(scene, **changes)
+    with Session(scene) as session:
+        assert [session.pixel(click.x, click.y) for click in session.clicks] == [
+            (row, column) for column in (70, 230) for row in (60, 160)
+        ]
+        labels, _ = session.view(Rect(0, 0, SIDE, SIDE))
+        assert labels[100, 70] != labels[100, 230]
+        session.add("water", [place(20, 200)])
+        assert session.undo()
+    with Session(scene) as again:
+        assert len(again.clicks) == 4
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"listed": '[[null, "#112233"]]'}, "list of classes"),
+        ({"listed": '[[["a"], "#112233"]]'}, "list of classes"),
+        ({"listed": "[" * 100_000}, "list of classes"),
+        ({"listed": json.dumps([[f"k{n}", "#112233"] for n in range(253)])}, "255 classes"),
+        ({"class": ["a\x1b[2J"] * 4}, "cannot be used"),
+    ],
+    ids=["null", "list", "deep", "too many", "control"],
+)
+def test_clicks_that_no_studio_can_show_are_refused(
+    scene: Path, changes: dict[str, Any], message: str
+) -> None:
+    write_clicks_by_hand(scene, **changes)
+    with pytest.raises(SceneError, match=message):
+        Session(scene)
+
+
+def test_clicks_of_another_scene_are_refused(scene: Path) -> None:
+    write_clicks_by_hand(scene)
+    write_raster(scene, two_halves()[:, :, :200], nodata=0)
+    with pytest.raises(SceneError, match=r"2 of the 4 clicks in .* lie outside the scene"):
+        Session(scene)
 
 
 def test_a_scene_without_crs_is_taught_by_a_named_model(tmp_path: Path) -> None:
