@@ -47,6 +47,15 @@ def absolute_path(name: str | os.PathLike[str]) -> str:
     return str(Path(text).absolute()) if Path(text).exists() else text
 
 
+def is_stream(path: Path) -> bool:
+    """Whether a name is that of a pipe, a socket or a device: whoever opens one may wait for ever."""
+    try:
+        mode = path.stat().st_mode
+    except (OSError, ValueError):  # what is not there, and names that no file can have
+        return False
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
+
+
 def is_utf8(name: str) -> bool:
     """Whether a name of a file is text: GDAL and XML take no other names."""
     try:

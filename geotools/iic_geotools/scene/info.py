@@ -37,7 +37,7 @@ from iic_geotools.gdal import (
 from iic_geotools.geobox import GeoBox, places_pixels
 from iic_geotools.scene.bands import BandNames, colour_interpretations, identify_bands
 from iic_geotools.scene.radiometry import Radiometry, read_radiometry
-from iic_geotools.scene.vectors import read_names
+from iic_geotools.scene.vectors import check_no_stream, read_names
 
 _NAME_KEYS = ("eo:common_name", "common_name", "bandname", "band_name", "long_name", "standard_name", "name")
 _LENGTH_KEYS = re.compile(r"^(?:central?_?)?wavelength(?:_um|_nm)?$|^center_wavelength$", re.IGNORECASE)
@@ -194,6 +194,7 @@ def open_raster(path: str, name: str = "") -> Iterator[Any]:
         raise SceneError("The name of the scene is empty: give the path of a raster.")
     if not is_utf8(path):
         raise SceneError(f"The name {path!r} is not valid UTF-8: rename the file.")
+    check_no_stream(Path(path))
     try:
         with catch_warnings():
             # A missing georeference is reported once, by the code that plans the run.
@@ -603,6 +604,7 @@ def _file_of_part(name: str, folder: Path) -> Path:
 
 
 def _add_local(path: Path, sources: _Collection) -> None:
+    check_no_stream(path)
     status = path.stat()
     name = str(path.resolve())
     sources[name] = SourceFile(name, (status.st_size, status.st_mtime_ns), status.st_ino)

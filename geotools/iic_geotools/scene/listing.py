@@ -187,6 +187,8 @@ def _list_files(name: str) -> list[str] | None:
             inside = sorted(f"{_ARCHIVES[suffix]}{path.resolve()}/{member}" for member in members)
         else:
             return None
+    except SceneError:
+        raise
     except (OSError, ValueError, zipfile.BadZipFile, tarfile.TarError) as error:
         raise SceneError(f"Cannot read {name} ({error}).") from error
     return inside[:MOST_FILES]

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iic_geotools.errors import SceneError
-from iic_geotools.files import is_utf8, replacement
+from iic_geotools.files import is_stream, is_utf8, replacement
 from iic_geotools.gdal import allows_network, network_options
 from iic_geotools.packages import has_vector, pyogrio, require_vector, shapely
 
@@ -126,12 +126,23 @@ def read_names(path: Path, field: str, unless: str) -> list[str] | None:
     return None if unless in metadata or len(columns) != 1 else [str(name) for name in columns[0]]
 
 
+def check_no_stream(path: Path) -> None:
+    """Refuse to wait for what is no file.
+
+    Raises:
+        SceneError: It is a pipe, a socket or a device.
+    """
+    if is_stream(path):
+        raise SceneError(f"{path} is a pipe or a device: give a file.")
+
+
 @contextmanager
 def _reading(path: Path, what: str) -> Iterator[None]:
     """Raise errors as sentences, silence GDAL's own warnings, and keep GDAL off the network."""
     require_vector(f"Reading {what[0].lower()}{what[1:]} {path}")
     if not is_utf8(str(path)):
         raise SceneError(f"The name {str(path)!r} is not valid UTF-8: rename the file.")
+    check_no_stream(path)
     options = network_options(str(path))
     before = {key: pyogrio.get_gdal_config_option(key) for key in options}
     pyogrio.set_gdal_config_options(options)
