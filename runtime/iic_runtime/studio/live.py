@@ -346,7 +346,7 @@ def _asked_for(action: str) -> Iterator[None]:
     except IICError:
         raise
     except (TypeError, ValueError, OverflowError) as error:
-        raise UsageError(f"The page asked for {action} in a way that the studio does not know.") from error
+        raise UsageError(f"The request for {action} has unknown or missing values.") from error
 
 
 def sentence(error: BaseException) -> str:
