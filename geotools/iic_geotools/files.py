@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from iic_geotools.errors import IICError, OutputError, UsageError, last_line
+from iic_geotools.errors import IICError, OutputError, SceneError, UsageError, last_line
 
 try:
     import fcntl
@@ -47,13 +47,18 @@ def absolute_path(name: str | os.PathLike[str]) -> str:
     return str(Path(text).absolute()) if Path(text).exists() else text
 
 
-def is_stream(path: Path) -> bool:
-    """Whether a name is that of a pipe, a socket or a device: whoever opens one may wait for ever."""
+def check_no_stream(path: Path) -> None:
+    """Refuse a pipe, a socket or a device: opening one may block for ever.
+
+    Raises:
+        SceneError: It is one of these.
+    """
     try:
         mode = path.stat().st_mode
-    except (OSError, ValueError):  # what is not there, and names that no file can have
-        return False
-    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
+    except (OSError, ValueError):  # missing files, and names that no file can have
+        return
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise SceneError(f"{path} is a pipe or a device: give a file.")
 
 
 def is_utf8(name: str) -> bool:

@@ -253,9 +253,9 @@ class GeoBox:
     def contains(self, x: float, y: float) -> bool:
         """Return whether a place in the CRS lies on a pixel."""
         column, row = ~self.transform @ (x, y)
-        return 0 <= column < self.width and 0 <= row < self.height
+        return bool(0 <= column < self.width and 0 <= row < self.height)
 
-    @property
+    @cached_property
     def area_method(self) -> AreaMethod:
         """How areas on this grid are measured."""
         if self.crs is None:
@@ -281,7 +281,7 @@ class GeoBox:
         factor = self._metres_per_unit
         return math.nan if factor is None else float(abs(self.transform.determinant) * factor**2)
 
-    @property
+    @cached_property
     def pixel_size(self) -> tuple[float, float] | None:
         """Width and height of a pixel in metres, at the centre of the grid; None if they cannot be known."""
         if self.crs is None:
@@ -366,19 +366,15 @@ class GeoBox:
 
     def differences(self, other: "GeoBox") -> list[str]:
         """The parts of the georeference in which another grid differs to the last digit, in words."""
-
-        def points(grid: GeoBox) -> list[tuple[float, ...]]:
-            return [(gcp.row, gcp.col, gcp.x, gcp.y, gcp.z or 0.0) for gcp in grid.gcps]
-
-        def polynomials(grid: GeoBox) -> list[Any] | None:
-            rpcs = grid.rpcs
-            return rpcs and [rpcs.line_off, rpcs.samp_off, rpcs.line_num_coeff, rpcs.samp_num_coeff]
-
+        keys = ("line_off", "samp_off", "line_num_coeff", "samp_num_coeff")
+        grids = (self, other)
+        points = [[(gcp.row, gcp.col, gcp.x, gcp.y, gcp.z or 0.0) for gcp in grid.gcps] for grid in grids]
+        rpcs = [grid.rpcs and [getattr(grid.rpcs, key) for key in keys] for grid in grids]
         same = {
             "transform": self.transform == other.transform,
             "CRS": self.crs == other.crs,
-            "ground control points": points(self) == points(other) and self.gcps_crs == other.gcps_crs,
-            "rational polynomial coefficients": polynomials(self) == polynomials(other),
+            "ground control points": points[0] == points[1] and self.gcps_crs == other.gcps_crs,
+            "rational polynomial coefficients": rpcs[0] == rpcs[1],
         }
         return [name for name, holds in same.items() if not holds]
 

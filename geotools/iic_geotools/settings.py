@@ -20,7 +20,7 @@ a settings class as one parameter (`iic_geotools.cli.app`); documentation and ot
 import inspect
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, asdict, dataclass, field, fields, is_dataclass
 from functools import wraps
 from numbers import Integral, Real
@@ -149,7 +149,8 @@ class Described:
     Attributes:
         name: The name of the argument.
         group: The heading that it stands under.
-        kind: The type of a value: bool, int, float, str, Path, or a Literal.
+        kind: The type of an option's value: bool, int, float, str, Path, or a Literal.
+        parsed: The type of what the text is parsed into; that of the option where nothing is parsed.
         default: The default.
         required: Whether it must be given.
         optional: Whether it may be None.
@@ -159,6 +160,7 @@ class Described:
     name: str
     group: str
     kind: Any
+    parsed: Any
     default: Any
     required: bool
     optional: bool
@@ -170,14 +172,27 @@ class Described:
         return get_args(self.kind) if get_origin(self.kind) is Literal else ()
 
 
-def describe(kind: type[Any]) -> list[Described]:
+def describe(kind: type[Any]) -> tuple[Described, ...]:
     """Return the settings of a class: those of its bases from left to right, then its own."""
-    return [_describe(owner, declared) for owner, declared in _declared(kind)]
+    if kind in _described:
+        return _described[kind]
+    entries: dict[str, Described] = {}
+    for base in kind.__bases__:
+        if issubclass(base, Settings):
+            entries |= {entry.name: entry for entry in describe(base) if entry.name not in entries}
+    own = inspect.get_annotations(kind)
+    for declared in fields(kind) if "__dataclass_fields__" in kind.__dict__ else ():
+        if declared.name in own and _KEY in declared.metadata and declared.name not in entries:
+            entries[declared.name] = _describe(kind, declared)
+    return _described.setdefault(kind, tuple(entries.values()))
+
+
+_described: dict[type[Any], tuple[Described, ...]] = {}
 
 
 def names(kind: type[Any]) -> list[str]:
     """Return the names of the settings of a class."""
-    return [declared.name for _, declared in _declared(kind)]
+    return [entry.name for entry in describe(kind)]
 
 
 @overload
@@ -285,11 +300,8 @@ def _wrong_type(kind: Any, value: Any, name: str) -> UsageError:
 
 def check_numbers(kind: type[Any], values: Mapping[str, Any]) -> None:
     """Check the numbers among the settings of a class; NaN stands for a nodata value only."""
-    for owner, declared in _declared(kind):
-        entry, value = _describe(owner, declared), values.get(declared.name)
-        # A type that is only named may be one that is not imported here; what is parsed from text is checked there.
-        named = isinstance(declared.type, str) and entry.about.parse is not None
-        number = entry.kind if named else option_type(_annotation(owner, declared), entry.about.repeat)[0]
+    for entry in describe(kind):
+        number, value = entry.parsed, values.get(entry.name)
         if number not in (int, float) or value is None:
             continue
         if isinstance(value, bool) or not isinstance(value, Integral if number is int else Real):
@@ -345,30 +357,16 @@ def option_type(annotation: Any, repeat: bool = False) -> tuple[Any, bool]:
     return (kinds[0] if len(kinds) == 1 else str), optional
 
 
-def _declared(kind: type[Any], seen: set[str] | None = None) -> Iterator[tuple[type[Any], "Field[Any]"]]:
-    """Yield the setting fields of a class, each with the class that declares it."""
-    seen = set() if seen is None else seen
-    for base in kind.__bases__:
-        if issubclass(base, Settings):
-            yield from _declared(base, seen)
-    own = inspect.get_annotations(kind)
-    for declared in fields(kind) if "__dataclass_fields__" in kind.__dict__ else ():
-        if declared.name in own and _KEY in declared.metadata and declared.name not in seen:
-            seen.add(declared.name)
-            yield kind, declared
-
-
 def _describe(owner: type[Any], declared: "Field[Any]") -> Described:
     about: Setting = declared.metadata[_KEY]
-    kind, optional = (str, True) if about.parse else option_type(_annotation(owner, declared), about.repeat)
+    annotation: Any = declared.type
+    if isinstance(annotation, str):
+        # A type that is only named may be one that is not imported here; what is parsed from text is checked there.
+        annotation = str if about.parse else eval(annotation, vars(sys.modules[owner.__module__]))
+    parsed, optional = option_type(annotation, about.repeat and annotation is not str)
+    kind, optional = (str, True) if about.parse else (parsed, optional)
     required = declared.default is MISSING and declared.default_factory is MISSING
-    return Described(declared.name, owner.group, kind, _default(declared), required, optional, about)
-
-
-def _annotation(owner: type[Any], declared: "Field[Any]") -> Any:
-    if not isinstance(declared.type, str):
-        return declared.type
-    return eval(declared.type, vars(sys.modules[owner.__module__]))
+    return Described(declared.name, owner.group, kind, parsed, _default(declared), required, optional, about)
 
 
 def _default(declared: "Field[Any]") -> Any:

@@ -24,7 +24,7 @@ from rasterio.windows import Window
 
 from iic_geotools.addresses import send
 from iic_geotools.errors import NetworkError, SceneError
-from iic_geotools.files import is_utf8
+from iic_geotools.files import check_no_stream, is_utf8
 from iic_geotools.gdal import (
     NETWORK_VARIABLE,
     allows_network,
@@ -37,7 +37,7 @@ from iic_geotools.gdal import (
 from iic_geotools.geobox import GeoBox, places_pixels
 from iic_geotools.scene.bands import BandNames, colour_interpretations, identify_bands
 from iic_geotools.scene.radiometry import Radiometry, read_radiometry
-from iic_geotools.scene.vectors import check_no_stream, read_names
+from iic_geotools.scene.vectors import read_names
 
 _NAME_KEYS = ("eo:common_name", "common_name", "bandname", "band_name", "long_name", "standard_name", "name")
 _LENGTH_KEYS = re.compile(r"^(?:central?_?)?wavelength(?:_um|_nm)?$|^center_wavelength$", re.IGNORECASE)

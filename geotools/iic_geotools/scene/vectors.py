@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iic_geotools.errors import SceneError
-from iic_geotools.files import is_stream, is_utf8, replacement
+from iic_geotools.files import check_no_stream, is_utf8, replacement
 from iic_geotools.gdal import allows_network, network_options
 from iic_geotools.packages import has_vector, pyogrio, require_vector, shapely
 
@@ -124,16 +124,6 @@ def read_names(path: Path, field: str, unless: str) -> list[str] | None:
     except SceneError:
         return None
     return None if unless in metadata or len(columns) != 1 else [str(name) for name in columns[0]]
-
-
-def check_no_stream(path: Path) -> None:
-    """Refuse to wait for what is no file.
-
-    Raises:
-        SceneError: It is a pipe, a socket or a device.
-    """
-    if is_stream(path):
-        raise SceneError(f"{path} is a pipe or a device: give a file.")
 
 
 @contextmanager

@@ -214,17 +214,17 @@ def _local_model(name: str) -> ModelFile:
         is_file = Path(name).is_file()
     except (OSError, ValueError) as error:  # a name that is too long, or no name at all
         raise ModelError(f"Cannot read the model {name[:80]!r}...: check the path.") from error
+    if is_file:
+        return ModelFile.read(name)
     bundled = {file.card.name: file for file in bundled_models()}
-    if not is_file:
-        if name in bundled:
-            return bundled[name]
-        if os.environ.get(INDEX_VARIABLE):
-            return _get_model(name)
-        if bundled and not Path(name).exists():
-            raise ModelError(
-                f"Cannot read the model {name}: there is no such file, and the bundled models are "
-                f"{', '.join(bundled)}."
-            )
+    if name in bundled:
+        return bundled[name]
+    if os.environ.get(INDEX_VARIABLE):
+        return _get_model(name)
+    if bundled and not Path(name).exists():
+        raise ModelError(
+            f"Cannot read the model {name}: there is no such file, and the bundled models are {', '.join(bundled)}."
+        )
     return ModelFile.read(name)
 
 
@@ -292,13 +292,14 @@ def exported_model(task: Task) -> ModelFile | None:
     record = _read_record()
     if record is None or not Path(record.model).is_file():
         return None
-    if sha256(Path(record.model).read_bytes()).hexdigest() != record.sha256:
+    content = Path(record.model).read_bytes()
+    if sha256(content).hexdigest() != record.sha256:
         _LOG.warning(
             "%s has changed since iic-export wrote it, so it is not used unless it is named: `model` %s.",
             *(record.model, record.model),
         )
         return None
-    file = ModelFile.read(record.model)
+    file = ModelFile.parse(Path(record.model), content)
     if file.card.task != task:
         labels = "whole images" if task == "segmentation" else "pixels"
         _LOG.info("%s, exported here %s, labels %s: it is not used", record.model, record.age, labels)

@@ -23,6 +23,7 @@ from iic_geotools.packages import require_vector
 from iic_geotools.products.areas import ZONE_SUFFIXES
 from iic_geotools.products.cleaning import Cleaning
 from iic_geotools.products.zones import check_zones, zones_digest
+from iic_geotools.scene.bands import canonical
 from iic_geotools.scene.info import SceneInfo, SourceFile, identify_sources
 from iic_geotools.scene.region import Area, choose_region
 from iic_geotools.scene.scene import SceneSource
@@ -227,6 +228,17 @@ class Plan:
     def classes(self) -> tuple[MapClass, ...]:
         """The classes of the map, in the order of its values."""
         return self.card.classes + (() if self.unsure is None else self.unsure.extra_classes)
+
+    @cached_property
+    def shown_bands(self) -> tuple[int, int, int]:
+        """The scene's bands to draw: true colours if the model reads them, else the first bands that it reads."""
+        bidx = self.reading.bidx
+        names = [canonical(self.card.bands[position]) for position in self.reading.positions]
+        known = dict(zip(names, bidx, strict=True))
+        red, green, blue = (known.get(name, 0) for name in ("red", "green", "blue"))
+        if red and green and blue:
+            return red, green, blue
+        return (bidx[0], bidx[1], bidx[2]) if len(bidx) > 2 else (bidx[0],) * 3
 
     @cached_property
     def map_grid(self) -> GeoBox:

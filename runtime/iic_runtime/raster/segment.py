@@ -24,7 +24,6 @@ from iic_geotools.geobox import GeoBox
 from iic_geotools.products.areas import class_areas, write_stats
 from iic_geotools.products.cleaning import Cleaning
 from iic_geotools.products.zones import measure_zones
-from iic_geotools.scene.bands import canonical
 from iic_geotools.scene.composition import apply_mask
 from iic_geotools.scene.info import SceneInfo, identify_sources, open_raster
 from iic_geotools.scene.likelihood import NOVEL
@@ -286,7 +285,7 @@ def _summarise(
         map=plan.outputs.map,
         scene=plan.scene.path,
         region=plan.region,
-        bidx=shown_bands(plan),
+        bidx=plan.shown_bands,
         card=plan.card,
         classes=plan.classes,
         provider=plan.provider,
@@ -364,7 +363,7 @@ def _write_products(plan: Plan, map_file: Path, temporary: Callable[[Path], Path
         sidecar_path(map_file).write_bytes(with_areas(sidecar_path(map_file).read_bytes(), covered))
     if stats and areas:
         write_stats(temporary(stats), areas)
-    bidx, region = shown_bands(plan), plan.region
+    bidx, region = plan.shown_bands, plan.region
     if preview:
         from iic_geotools.products.preview import preview as draw_preview
 
@@ -412,17 +411,6 @@ def page_note(card: Card, scene: str) -> str:
 def _scene_name(path: str) -> str:
     """Return the name of a scene without its folder or server; the query of a URL may hold a token."""
     return Path(path.partition("?")[0]).name
-
-
-def shown_bands(plan: Plan) -> tuple[int, int, int]:
-    """Return the scene's bands to draw: true colours if the model reads them, else the first bands that it reads."""
-    bidx = plan.reading.bidx
-    names = [canonical(plan.card.bands[position]) for position in plan.reading.positions]
-    known = dict(zip(names, bidx, strict=True))
-    red, green, blue = (known.get(name, 0) for name in ("red", "green", "blue"))
-    if red and green and blue:
-        return red, green, blue
-    return (bidx[0], bidx[1], bidx[2]) if len(bidx) > 2 else (bidx[0],) * 3
 
 
 def _provenance(plan: Plan) -> dict[str, str]:

@@ -112,7 +112,7 @@ def test_the_fingerprint_depends_on_what_decides_the_outputs(plan: Plan) -> None
 def test_absurd_work_is_refused_with_a_number(
     make_scene: MakeScene, segmenter: Segmenter, tmp_path: Path
 ) -> None:
-    info = describe(str(make_scene(landscape(90, 120))))
+    info = describe(str(make_scene(landscape(90, 120), nodata=0)))
     huge = replace(info, grid=replace(info.grid, width=2**31 - 1, height=2**31 - 1))
     with pytest.raises(SceneError, match=r"4\.61e\+18 pixels of 2147483647 x 2147483647 .*`bounds`"):
         make_plan(huge, segmenter, Outputs(tmp_path / "map.tif"), SegmentSettings())
@@ -148,7 +148,7 @@ def test_a_tile_may_be_larger_than_the_scene_but_not_than_the_memory(
     make_scene: MakeScene, model: Path, tmp_path: Path
 ) -> None:
     segmenter = Segmenter(model, device="cpu", tile=10**7)
-    info = describe(str(make_scene(landscape(90, 120))))
+    info = describe(str(make_scene(landscape(90, 120), nodata=0)))
     make_plan(info, segmenter, Outputs(tmp_path / "map.tif"), SegmentSettings())
     large = replace(info, grid=replace(info.grid, width=900_000, height=900_000))
     with pytest.raises(UsageError, match=r"A `tile` of 900000 px .* needs about .* GiB .* this machine has"):
