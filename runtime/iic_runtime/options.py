@@ -271,7 +271,7 @@ class NameSettings(LabelSettings, ReadingSettings, DeviceSettings, WorkSettings)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClusterSettings(ReadingSettings, DeviceSettings, WorkSettings):
+class ClusterSettings(SceneSettings, DeviceSettings, WorkSettings):
     """How clusters of a scene are found."""
 
     pair: Sequence[PathLike] = setting(
@@ -287,7 +287,7 @@ class ClusterSettings(ReadingSettings, DeviceSettings, WorkSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SceneChangeSettings(ReadingSettings, DeviceSettings, WorkSettings):
+class SceneChangeSettings(SceneSettings, DeviceSettings, WorkSettings):
     """How change between two scenes is found."""
 
     seed: int = setting(0, "Seed of the sampling.")

@@ -38,3 +38,13 @@ def write(
     with rasterio.open(path, "r+") as dataset:
         dataset.descriptions = BANDS[: len(values)]
     return path
+
+
+def write_cloudy(path: Path, values: np.ndarray, clouds: tuple[slice, slice]) -> Path:
+    """Write a date under clouds, and the mask that comes with it."""
+    values = values.copy()
+    values[:, *clouds] = 250
+    clear = np.ones((1, *values.shape[1:]), np.uint8)
+    clear[:, *clouds] = 0
+    write(path.with_name(f"{path.stem}_udm2.tif"), clear)
+    return write(path, values)

@@ -228,7 +228,9 @@ def name(
 
 @app.command()
 def cluster(
-    scene: Annotated[Path, typer.Argument(help="The scene: anything that GDAL opens.", show_default=False)],
+    scene: Annotated[
+        str, typer.Argument(help="The scene, as iic-segment-raster takes it.", show_default=False)
+    ],
     classes: Annotated[int, typer.Option(help="Number of clusters.", show_default=False)],
     out: Annotated[Path, typer.Option("--out", "-o", help="The model, .onnx.", show_default=False)],
     settings: ClusterSettings,

@@ -82,9 +82,11 @@ def look_at(
 
 @app.command()
 def change(
-    before: Annotated[Path, typer.Argument(help="The earlier scene.", show_default=False)],
+    before: Annotated[
+        str, typer.Argument(help="The earlier scene, as iic-segment-raster takes it.", show_default=False)
+    ],
     after: Annotated[
-        Path, typer.Argument(help="The later scene: the same bands on the same grid.", show_default=False)
+        str, typer.Argument(help="The later scene: the same bands on the same grid.", show_default=False)
     ],
     out: Annotated[Path, typer.Argument(help="The probability of change, .tif.", show_default=False)],
     settings: SceneChangeSettings,

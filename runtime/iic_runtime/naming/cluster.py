@@ -13,7 +13,6 @@ the IIC objective, whose pairs are the same ground on two dates.
 """
 
 import logging
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
@@ -26,7 +25,7 @@ from iic_geotools.classmap.classes import MAX_CLASSES, MapClass, distinct_colour
 from iic_geotools.errors import SceneError, UsageError
 from iic_geotools.files import check_writable, write_atomically
 from iic_geotools.scene.bands import COLOURS, MOST_LISTED, canonical
-from iic_geotools.scene.info import describe
+from iic_geotools.scene.listing import find_scene
 from iic_geotools.scene.multiscale import LEAST_DEVIATION
 from iic_geotools.settings import PathLike, takes
 from iic_geotools.work import OnProgress, Progress, silent
@@ -111,7 +110,7 @@ def cluster_scene(arguments: ClusterArguments) -> Clustered:
     """Find clusters of a scene without labels, and write a model that maps them.
 
     Args:
-        scene: The scene, anything that GDAL opens; by default all of its bands that are not alpha are used. With
+        scene: The scene, as `segment_raster` takes it; by default all of its bands that are not alpha are used. With
             `pair`, the first date.
         out: The model file, .onnx.
         classes: Number of clusters.
@@ -122,7 +121,8 @@ def cluster_scene(arguments: ClusterArguments) -> Clustered:
     out, classes = Path(arguments.out), arguments.classes
     if not 2 <= classes <= MAX_CLASSES:
         raise UsageError(f"`classes` must be 2 to {MAX_CLASSES}, not {classes}.")
-    infos = [describe(os.fspath(scene)) for scene in (arguments.scene, *arguments.pair)]
+    scenes = (arguments.scene, *arguments.pair)
+    infos = [find_scene(scene, arguments.asset, arguments.mask) for scene in scenes]
     inputs = [file for info in infos for file in scene_files(info)]
     check_writable([(out, (".onnx",), "out")], inputs, overwrite=arguments.overwrite)
     reading = arguments.part(ReadingSettings).values()

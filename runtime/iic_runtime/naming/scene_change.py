@@ -6,7 +6,6 @@ its mean over a scene is the information that IIC maximises. A scene is taken as
 whose shares expectation maximisation finds.
 """
 
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,7 +18,7 @@ from iic_geotools.classmap.map_writer import place_files, write_windows
 from iic_geotools.errors import SceneError
 from iic_geotools.files import MAP_SUFFIXES, check_writable, scratch_folder
 from iic_geotools.products.areas import PixelAreas
-from iic_geotools.scene.info import describe
+from iic_geotools.scene.listing import find_scene
 from iic_geotools.settings import PathLike, takes
 from iic_geotools.tiling import Rect, TileGrid
 from iic_geotools.work import OnProgress, Progress
@@ -80,7 +79,7 @@ def change_probability(arguments: SceneChangeArguments) -> SceneChange:
     are fitted to a sample; the scenes are read tile by tile.
 
     Args:
-        before: The earlier scene, anything that GDAL opens.
+        before: The earlier scene, as `segment_raster` takes it.
         after: The later one, with the same bands on the same grid; extents may differ.
         out: The probability, .tif, of the ground that both show: 255 x the probability, at most 254.
 
@@ -88,7 +87,8 @@ def change_probability(arguments: SceneChangeArguments) -> SceneChange:
         IICError: Something is wrong; the message says what, and what to do. No file is written.
     """
     out, progress = Path(arguments.out), arguments.progress
-    infos = [describe(os.fspath(scene)) for scene in (arguments.before, arguments.after)]
+    scenes = (arguments.before, arguments.after)
+    infos = [find_scene(scene, arguments.asset, arguments.mask) for scene in scenes]
     inputs = [file for info in infos for file in scene_files(info)]
     check_writable([(out, MAP_SUFFIXES, "out")], inputs, overwrite=arguments.overwrite)
     reading = arguments.part(ReadingSettings).values()

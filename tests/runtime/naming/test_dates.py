@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import rasterio
 from scipy.optimize import approx_fprime
-from support.dates import AUTUMN, SIDE, SPRING, date, ground, write
+from support.dates import AUTUMN, SIDE, SPRING, date, ground, write, write_cloudy
 
 from iic_geotools.errors import IICError, SceneError
 from iic_geotools.scene.info import describe
@@ -20,8 +20,8 @@ from iic_runtime.naming.dates import Canonical, common_data, open_dates
 from iic_runtime.naming.regression import NetworkFit, fit_network, softmax
 
 
-def labels(scene: Path, model: Path, out: Path) -> np.ndarray:
-    segment_raster(scene, out, model)
+def labels(scene: Path, model: Path, out: Path, mask: str | None = None) -> np.ndarray:
+    segment_raster(scene, out, model, mask=mask)
     with rasterio.open(out) as dataset:
         return np.asarray(dataset.read(1))
 
@@ -110,6 +110,26 @@ def test_what_is_hidden_on_one_date_is_left_out(tmp_path: Path) -> None:
     assert not valid[40:90, 20:70].any()
     assert valid.sum() == SIDE * SIDE - 50 * 50
     assert dates.sample(1000, np.random.default_rng(0))[1].std(0).max() < 10
+
+
+def test_clouds_have_no_cluster(tmp_path: Path) -> None:
+    truth, clouds = ground(), np.s_[:80, :60]
+    scenes = [
+        write_cloudy(tmp_path / f"{name}.tif", date(truth, colours, number), area)
+        for number, (name, colours, area) in enumerate(
+            (("spring", SPRING, np.s_[:0, :0]), ("autumn", AUTUMN, clouds))
+        )
+    ]
+    model = cluster_scene(scenes[0], tmp_path / "clusters.onnx", 4, pair=scenes[1:], mask="auto").path
+    clear = np.ones(truth.shape, bool)
+    clear[clouds] = False
+    for scene in scenes:
+        found = labels(scene, model, tmp_path / f"{scene.stem}_map.tif", mask="auto")
+        assert purity(found[clear], truth[clear]) > 0.95
+    with pytest.raises(IICError, match="No cloud mask comes with"):
+        cluster_scene(
+            write(tmp_path / "alone.tif", date(truth, SPRING, 1)), tmp_path / "m.onnx", 4, mask="auto"
+        )
 
 
 def test_dates_that_do_not_fit_are_refused(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.dates import AUTUMN, SIDE, SPRING, date, ground, write
+from support.dates import AUTUMN, SIDE, SPRING, date, ground, write, write_cloudy
 from support.maps import read_band
 from support.scenes import write_raster
 from typer.testing import CliRunner
@@ -83,6 +83,22 @@ def test_only_ground_that_both_dates_show_is_compared(tmp_path: Path) -> None:
     assert found.shape == (SIDE, SIDE - 10)
     assert (found[:30] == 255).all()
     assert (found[30:] != 255).all()
+
+
+def test_clouds_are_no_change(tmp_path: Path) -> None:
+    truth, clouds = ground(), np.s_[100:140, 70:150]
+    clear = write_cloudy(tmp_path / "clear.tif", date(truth, SPRING, 1), np.s_[:0, :0])
+    cloudy = write_cloudy(tmp_path / "cloudy.tif", date(truth, AUTUMN, 2), clouds)
+    seen = change_probability(clear, cloudy, tmp_path / "seen.tif")
+    masked = change_probability(clear, cloudy, tmp_path / "masked.tif", mask="auto")
+    found = read_band(tmp_path / "masked.tif")
+    assert (found[clouds] == 255).all()
+    assert (found != 255).sum() == SIDE * SIDE - 40 * 80
+    assert masked.share < 0.5 * seen.share
+    by_file = change_probability(
+        clear, cloudy, tmp_path / "file.tif", mask=(tmp_path / "{name}_udm2.tif", [0])
+    )
+    assert by_file.share == masked.share
 
 
 def test_a_change_map_follows_the_probability(tmp_path: Path) -> None:
