@@ -40,6 +40,14 @@ def test_the_recipe_has_the_commands_and_the_lowest_python_of_the_wheel() -> Non
     assert packages.PYTHONS[0] == recipe["context"]["python_min"]
 
 
+def test_the_recipe_is_one_of_conda_forge() -> None:
+    rattler_build = pytest.importorskip("rattler_build")
+    recipe = rattler_build.Stage0Recipe.from_file(packages.RECIPE)
+    (variant,) = recipe.render(rattler_build.VariantConfig())
+    package = variant.recipe.package
+    assert (package.name, str(package.version)) == (PROJECT["name"], VERSION)
+
+
 @pytest.mark.parametrize("name", ["ci.yml", "release.yml"])
 def test_workflows_call_targets_and_scripts_that_exist(name: str) -> None:
     text = (ROOT / ".github" / "workflows" / name).read_text()

@@ -31,7 +31,7 @@ FULL_CONFIDENCE = 255.0
 """Value of `confidence` where a label is certain."""
 
 OPSET = 20
-"""The version that ONNX Runtime 1.19 and TensorRT 10 read; nothing of later versions is used."""
+"""The version that ONNX Runtime 1.21 and TensorRT 10 read; nothing of later versions is used."""
 
 TRACED_SIDE = 38
 """Side of the image that a segmentation network is traced with; any would do."""
