@@ -258,7 +258,7 @@ class Verdict:
 
 def understand(case: Case) -> Verdict:
     """Describe and read a case without an option."""
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         began = time.perf_counter()
         try:
@@ -268,7 +268,7 @@ def understand(case: Case) -> Verdict:
         except IICError as error:
             return Verdict(not case.bands, True, time.perf_counter() - began, str(error))
         seconds = time.perf_counter() - began
-    said = " ".join(str(entry.message) for entry in told if issubclass(entry.category, AssumptionWarning))
+    said = " ".join(str(entry.message) for entry in caught if issubclass(entry.category, AssumptionWarning))
     right = source.bidx == case.bands
     if right and case.truth is ANY:
         right = bool(said)

@@ -1,10 +1,10 @@
-"""How well reflectance is estimated where nobody knows how a scene was stretched.
+"""How well reflectance is estimated for scenes of unknown stretch.
 
     python benchmarks/reflectance.py DATA [--model MODEL]
 
 Scenes of known reflectance under DATA/pool are stretched to 8 bits, each band by its own percentiles or all by the
 same, and estimated again. Printed are the error of the ends of the bands in reflectance, and the share of the pixels
-that MODEL (by default the bundled `satellite`) labels as in the scene of known reflectance. Beside it: the estimate by
+that MODEL (by default the bundled `satellite`) labels as in the scene of known reflectance. Next to it: the estimate by
 typical percentiles, one gain for all bands, which was used before. The mixture behind the estimate is fitted again for
 every scene, without the folder that the scene is in.
 """

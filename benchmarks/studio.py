@@ -7,7 +7,7 @@ The example scene is repeated, mirrored, up to each size, and written as a tiled
 1024 x 768 pixels is opened in its middle and taught five classes with 40 clicks. What is timed is what the page waits
 for: the click is saved, the head is fitted again, and all tiles of the view are labelled, four requests at a time as a
 browser sends them. CPU time counts all threads: on a busy machine it says more than the clock. The full fit, which
-begins when nobody has clicked for a while, is left out.
+begins after a pause in the clicks, is left out.
 """
 
 import argparse

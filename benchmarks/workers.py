@@ -92,8 +92,8 @@ def main() -> None:
                 "--one",
                 *map(str, (scene, out, place / "model.onnx", workers)),
             ]
-            told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-            figures = json.loads(told.splitlines()[-1])
+            output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+            figures = json.loads(output.splitlines()[-1])
             alone = alone or figures
             speed = arguments.side**2 / 1e6 / figures["map"]
             name = f"{workers} workers" if workers else "alone"

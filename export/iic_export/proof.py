@@ -18,7 +18,7 @@ from iic_geotools.errors import DataError, IICError, ModelError
 from iic_runtime.engine.base import Engine, import_onnxruntime
 from iic_runtime.model.card import Card, Precision
 from iic_runtime.model.file import put_card
-from iic_runtime.model.validate import check_promises, memory_per_pixel
+from iic_runtime.model.validate import check_matches_card, memory_per_pixel
 from iic_train.data.rasters import Chips
 from iic_train.data.survey import describe_scenes, fingerprint
 from iic_train.data.training_data import open_dataset_of
@@ -269,5 +269,5 @@ def prove_file(content: bytes, card: Card) -> tuple[bytes, Card]:
             card = replace(card, memory_per_pixel=memory_per_pixel(path))
             content = put_card(content, card)
             path.write_bytes(content)
-        check_promises(path)
+        check_matches_card(path)
     return content, card

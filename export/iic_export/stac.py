@@ -40,12 +40,7 @@ CLASSIFICATION = "https://stac-extensions.github.io/classification/v2.0.0/schema
 
 
 def write_stac(path: Path, model: Path, card: Card, head: TrainedHead) -> None:
-    """Write a STAC item that describes a model file.
-
-    Args:
-        path: The item, a `.json` file.
-        head: The head that was exported.
-    """
+    """Write a STAC item that describes a model file."""
     item = make_item(path, model, card, head)
     problem = validation_error(item)
     if problem:
@@ -64,7 +59,7 @@ def make_item(path: Path, model: Path, card: Card, head: TrainedHead) -> dict[st
         properties=_properties(card),
         stac_extensions=[CLASSIFICATION],
     )
-    task = _task(card)
+    task = TaskType.SEMANTIC_SEGMENTATION if card.task == "segmentation" else TaskType.CLASSIFICATION
     MLMExtension.ext(item, add_if_missing=True).apply(
         name=card.name,
         architecture=f"IIC {head.network.config.name}",
@@ -97,10 +92,6 @@ def validation_error(item: Mapping[str, Any]) -> str | None:
     except pystac.STACValidationError as error:
         return str(error).splitlines()[0]
     return None
-
-
-def _task(card: Card) -> Any:
-    return TaskType.SEMANTIC_SEGMENTATION if card.task == "segmentation" else TaskType.CLASSIFICATION
 
 
 def _input(card: Card) -> Any:

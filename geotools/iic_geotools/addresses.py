@@ -1,4 +1,4 @@
-"""Small files of web servers, such as items of catalogues. Rasters are read by GDAL."""
+"""Small files read from web servers, such as STAC items; GDAL reads the rasters."""
 
 import time
 from typing import TYPE_CHECKING
@@ -56,7 +56,7 @@ def fetch(address: str) -> bytes:
 
 
 def send(request: "Request") -> "HTTPResponse":
-    """Send a request to a web server, again after a while if it is busy, and return its answer, which is to be closed.
+    """Send a request to a web server, retry while it is busy, and return the open response.
 
     Raises:
         HTTPError: The server refuses, or is still busy after the last time.

@@ -1,4 +1,4 @@
-"""Files that are either whole or not there, and what is checked about outputs before any work."""
+"""Atomic writes, and checks of output files before any work."""
 
 import errno
 import os
@@ -27,14 +27,14 @@ POSIX = os.name == "posix"
 """Whether folders can be opened and locked, and open files removed; Windows locks a file in a folder instead."""
 
 CACHE_VARIABLE = "IIC_CACHE"
-"""The environment variable that names the folder for files that can be made or got again."""
+"""The environment variable that names the cache folder."""
 
 _SCRATCH = ".tmp"
 _FOLDER_LOCK = ".lock"
 
 
 def cache_folder() -> Path:
-    """The folder for files that can be made or got again: `IIC_CACHE`, or else one in the user's cache folder."""
+    """The cache folder: `IIC_CACHE`, or else `iic-edge` in the user's cache folder."""
     folder = os.environ.get(CACHE_VARIABLE)
     if folder:
         return Path(folder)
@@ -48,11 +48,7 @@ def absolute_path(name: str | os.PathLike[str]) -> str:
 
 
 def check_no_stream(path: Path) -> None:
-    """Refuse a pipe, a socket or a device: opening one may block for ever.
-
-    Raises:
-        SceneError: It is one of these.
-    """
+    """Refuse a pipe, a socket or a device: opening one may block for ever."""
     try:
         mode = path.stat().st_mode
     except (OSError, ValueError):  # missing files, and names that no file can have
@@ -94,7 +90,7 @@ def _final(scratch: Path) -> Path:
 def scratch_folder(path: Path, *, sweep: bool = True) -> Iterator[Path]:
     """Yield a new folder next to `path`, which is removed at the end with all that is left in it.
 
-    Its name is unique among threads, processes and machines that share the disk, and nobody else can put anything
+    Its name is unique among threads, processes and machines that share the disk, and no other user can put anything
     into it. It is locked while it is in use, so that it differs from what a killed process left behind.
 
     Args:
@@ -231,9 +227,6 @@ def put_in_place(source: Path, target: Path) -> None:
     """Move a finished file to its final name, also onto another disk.
 
     At any time `target` holds either the old file or the whole new one.
-
-    Raises:
-        OutputError: It cannot be moved there.
     """
     with writing(target):
         try:
@@ -247,7 +240,7 @@ def put_in_place(source: Path, target: Path) -> None:
 
 
 def check_name(file: Path) -> None:
-    """Refuse a name that an output cannot have."""
+    """Refuse a file name that is too long or not valid UTF-8."""
     if not is_utf8(str(file.absolute())) or "\0" in str(file):
         raise UsageError(f"The name {str(file)!r} is not valid UTF-8; give another one.")
     if len(file.name.encode()) > LONGEST_NAME:
@@ -257,7 +250,7 @@ def check_name(file: Path) -> None:
 
 
 def check_suffix(file: Path, suffixes: Sequence[str], argument: str) -> None:
-    """Refuse an output whose name does not say a format that it can have.
+    """Refuse an output with an unsupported suffix.
 
     Args:
         suffixes: The suffixes that it may have, in lower case.
@@ -289,8 +282,6 @@ def check_writable(
 
     Args:
         outputs: Each file, the suffixes that it may have, and the argument that names it.
-        inputs: The files that are read.
-        overwrite: Whether files that exist may be replaced.
         sidecars: Files that are written next to the outputs.
 
     Raises:

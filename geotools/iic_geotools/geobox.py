@@ -309,14 +309,7 @@ class GeoBox:
         return a * cols + b * rows + c, d * cols + e * rows + f
 
     def cell_areas(self, ground: Ground, left: Floats, top: Floats, wide: Any, high: Any) -> Floats:
-        """True areas in m2 of rectangles of pixels; not finite where they lie off the earth.
-
-        Args:
-            left: First column of each rectangle.
-            top: First row of each rectangle.
-            wide: Width of the rectangles in pixels.
-            high: Height of the rectangles in pixels.
-        """
+        """True areas in m2 of rectangles of pixels; not finite where they lie off the earth."""
         cols = np.stack([left, left + wide, left + wide, left, left], -1)
         rows = np.stack([top, top, top + high, top + high, top], -1)
         ring = np.repeat(np.arange(cols.size // 5), 5)

@@ -91,12 +91,7 @@ class Setting:
 
 
 def setting(default: T, help: str, **about: Any) -> T:
-    """Declare a field of a settings dataclass.
-
-    Args:
-        default: The default.
-        about: The other attributes of `Setting`.
-    """
+    """Declare a field of a settings dataclass."""
     metadata = {_KEY: Setting(help, **about)}
     if isinstance(default, (dict, list, set)):
         declared: Any = field(default_factory=default.copy, metadata=metadata)

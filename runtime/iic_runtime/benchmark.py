@@ -249,7 +249,7 @@ def _scene_tiles(segmenter: Segmenter, setting: Setting) -> list[tuple[Tile, NDA
 
 @dataclass
 class Energy:
-    """What a stretch of work took.
+    """The energy and the time that a block took.
 
     Attributes:
         source: The sensor; None if there is none that may be read.
@@ -402,7 +402,6 @@ def benchmark_model(
         scene: A scene to take the tiles from, and to map at the end with the best settings. By default tiles are noise.
         bands: The scene's bands for those of the model, by name or number; by default matched by name.
         seconds: How long each setting is run, at least.
-        progress: Called with the number of settings that were measured.
 
     Raises:
         IICError: The model or the scene cannot be read, or an argument makes no sense.

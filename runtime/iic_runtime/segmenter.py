@@ -160,11 +160,7 @@ class Segmenter:
         return self.label_pixels(Pixels(image, known))
 
     def label_pixels(self, pixels: Pixels) -> Segmentation:
-        """Label pixels as `SceneSource` reads them: all bands, in the model's dtype, with holes filled.
-
-        Args:
-            pixels: The pixels.
-        """
+        """Label pixels as `SceneSource` reads them: all bands, in the model's dtype, with holes filled."""
         image, known = pixels.values, pixels.valid
         _, height, width = image.shape
         whole = Segmentation(np.full((height, width), NODATA, np.uint8), np.zeros((height, width), np.uint8))
@@ -260,7 +256,6 @@ class SegmenterPool:
     Args:
         model: A model as in `Segmenter`, or a Segmenter. If no model is named, each scene gets the bundled one that
             fits it.
-        settings: How they are run.
 
     Raises:
         IICError: The model that is named cannot be opened, or none is named and none is bundled.

@@ -48,7 +48,6 @@ def run_baseline(
         changes: Settings that replace those of the preset, by name; its number of epochs is meant for IIC.
         data: Folder that holds the data set; else what the variable IIC_DATA names, else `./data`.
         overcluster: Use the partitions and the number of clusters of semi-supervised overclustering.
-        download: Download the data set if it is missing.
         options: `standardise`, `sample`, `device` and `progress`, as `score_baseline` takes them.
 
     Raises:
@@ -88,8 +87,6 @@ def score_baseline(
         standardise: For `kmeans`, as `kmeans_baseline` says.
         sample: Number of images or pixels from which k-means computes its centres, or which spectral clustering joins
             in a graph.
-        device: `auto`, `cpu` or `cuda`; k-means computes on the CPU.
-        progress: Function that takes reports of progress.
     """
     if kind not in BASELINES:
         raise UsageError(f"There is no baseline {kind}: choose one of {', '.join(BASELINES)}.")

@@ -54,7 +54,6 @@ def fit_spectra(places: Sequence[Place], leave_out: Collection[str] = (), seed: 
     Args:
         places: Spectra of each place.
         leave_out: Folders of `pool` whose places are left out.
-        seed: Seed of everything that is random.
     """
     kept = [place.spectra for place in places if place.folder not in leave_out]
     if not kept:

@@ -62,9 +62,6 @@ def train_trunk(
     """Train the trunk of a network by a task.
 
     Epochs, steps, images per step, learning rate, views and seed are those of the run. The heads do not change.
-
-    Args:
-        progress: Function that takes reports of progress.
     """
     loader, steps = _training_part(config, dataset)
     optimiser = torch.optim.Adam(network.trunk.parameters(), lr=config.lr)
@@ -74,7 +71,7 @@ def train_trunk(
         network.train()
         total = torch.zeros((), device=device)
         for step, raw in enumerate(loader.batches(0, (config.seed, epoch, 0), steps)):
-            batch = _moved(raw, device)
+            batch = Batch(raw.pixels.to(device), None if raw.valid is None else raw.valid.to(device))
             key = (config.seed, epoch, 0, step)
             draw = Draw(seed_of((*key, 1)), device)
             loss = task.loss(batch, make_pairs(network, batch, config, key), draw)
@@ -110,10 +107,6 @@ def _training_part(config: TrainConfig, dataset: Dataset) -> tuple[Loader, int]:
     images = max(2, config.batch // config.repeats)
     source = ImageSource(dataset.train_b, config.size)
     return Loader([source], images), steps_of(source, images, config.steps)
-
-
-def _moved(batch: Batch, device: torch.device | str) -> Batch:
-    return Batch(batch.pixels.to(device), None if batch.valid is None else batch.valid.to(device))
 
 
 EMBEDDING = 128

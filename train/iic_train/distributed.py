@@ -71,11 +71,7 @@ class Ranks:
 
 @contextmanager
 def join_ranks(device: str) -> Iterator[tuple[Ranks, torch.device]]:
-    """Join the other processes of torchrun, if there are any, and choose the device of this process.
-
-    Args:
-        device: `auto`, `cpu` or `cuda`.
-    """
+    """Join the other processes of torchrun, if there are any, and choose the device of this process."""
     ranks = Ranks(*(int(os.environ.get(name, default)) for name, default in _TORCHRUN))
     chosen = choose_device(device, ranks.local)
     if ranks.count == 1:

@@ -242,11 +242,7 @@ def newest_run(runs: Path = Path("runs")) -> Run:
 
 
 def find_run(run: PathLike | None = None, runs: PathLike = "runs") -> Run:
-    """Open a run folder given by its path, or by its name under `runs`; by default the newest one there.
-
-    Raises:
-        TrainingError: There is none.
-    """
+    """Open a run folder given by its path, or by its name under `runs`; by default the newest one there."""
     if run is None:
         return newest_run(Path(runs))
     path, path_under_runs = Path(run), Path(runs) / run

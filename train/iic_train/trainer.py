@@ -188,7 +188,6 @@ def train(arguments: TrainArguments) -> Run:
 
     Args:
         config: All settings.
-        download: Download the data set if it is missing.
         survey: What is already known about the scenes of a run on rasters.
 
     Raises:
@@ -225,10 +224,8 @@ def resume(
         run: The run folder.
         epochs: Number of epochs to train in all from now on.
         micro_batch: Number of pairs that pass the network at once from now on.
-        device: `auto`, `cpu` or `cuda`.
         workers: Number of processes that read ahead; 0 reads between the steps. By default none on a CPU, and all
             cores but one for a GPU.
-        progress: Function that takes reports of progress.
 
     Raises:
         DataError: The data is not what the run was trained on.

@@ -16,7 +16,7 @@ FIXED_CLUSTERS = (
     "The clusters of the map are those of the start: k-means on a bank of features, refined by IIC on neighbouring "
     "pixels; training does not change them."
 )
-"""What is said of runs that train head A alone."""
+"""The note on runs that train head A alone."""
 FEATURES = "`epochs` 4 and `steps` 75 learn features for clicks in a minute."
 SETTLED = 0.005
 """Part of its size by which a loss must fall to count as falling."""
@@ -46,7 +46,7 @@ def describe_plan(config: TrainConfig, steps: Sequence[int]) -> str:
 
 
 def describe_duration(seconds: float, config: TrainConfig) -> str:
-    """Return how long all epochs take at the present speed, and what can be done before that."""
+    """Return how long all epochs take at the present speed, and how to shorten that."""
     return (
         f"At this speed {config.epochs} epochs take {_in_words(seconds)}. Ctrl-C stops: iic-export takes the best "
         "epoch so far, and iic-train resume continues."
@@ -79,7 +79,7 @@ def not_finite(config: TrainConfig, when: str, kept: str, half: bool) -> Trainin
 
 
 class Watch:
-    """Looks at the metrics of each epoch and gives each warning once until its cause is over."""
+    """Checks the metrics of each epoch; each warning is given once until its cause is over."""
 
     def __init__(self, config: TrainConfig) -> None:
         self.config = config

@@ -156,7 +156,7 @@ def format_places(places: Sequence[tuple[float, float]]) -> str:
     return " ".join(f"{longitude:.7f},{latitude:.7f}" for longitude, latitude in places)
 
 
-def labels_to_beware_of(tags: Mapping[str, str]) -> str:
+def unlisted_labels(tags: Mapping[str, str]) -> str:
     """Labels that the model of a map learnt from at places that its metadata does not list; empty for none."""
     labels = tags.get(LABELS_TAG, "")
     return "" if labels.startswith(NAMED_BY) and read_places(tags) else labels

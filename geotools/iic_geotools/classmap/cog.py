@@ -287,10 +287,8 @@ def _strike_out(touched: Blocks, block: int, row: int, col: int, pixels: Bytes) 
     """Clear the flags of blocks without data.
 
     Args:
-        block: Side of a block in pixels.
         row: Row of the first block that `pixels` cover.
         col: Column of the first block that `pixels` cover.
-        pixels: Pixels of one or more blocks.
     """
     for y in range(0, pixels.shape[0], block):
         for x in range(0, pixels.shape[1], block):
@@ -497,7 +495,7 @@ def assemble(
     tags: Mapping[str, str] | None = None,
     options: Mapping[str, str] | None = None,
 ) -> bool:
-    """Build a map from its parts, or leave nothing.
+    """Assemble a map from its parts; no file is left on failure.
 
     Work and memory grow with the parts, not with the size of the map: pixels that no part covers are NODATA and take
     no room in the file. The sidecar with class names is in place before the map's name appears.

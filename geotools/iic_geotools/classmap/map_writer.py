@@ -30,16 +30,12 @@ def write_windows(
     """Write a map into a folder from windows that come one by one, with its sidecar and its style.
 
     Args:
-        out: Path that the map will have.
         windows: Rectangles of the map and their values; what they do not cover is nodata.
         classes: Names and colours of the values 0, 1, ...; None for a continuous band, which has neither sidecar nor
             style.
 
     Returns:
         The files that were written and where each of them belongs, the map last; `put_in_place` moves them.
-
-    Raises:
-        OutputError: The map cannot be written.
     """
     block = int(DEFAULT_OPTIONS["BLOCKSIZE"])
     part, written = folder / "part.tif", folder / f"map{out.suffix.lower()}"
@@ -83,10 +79,6 @@ def _write_part(
 
 
 def place_files(moves: Sequence[tuple[Path, Path]]) -> None:
-    """Put files in place, in this order.
-
-    Raises:
-        OutputError: A file cannot be put in place.
-    """
+    """Put files in place, in this order."""
     for source, final in moves:
         put_in_place(source, final)

@@ -98,7 +98,6 @@ def with_areas(content: bytes, areas: Sequence[tuple[int, float | None]]) -> byt
     """The content of a map's sidecar with what each class covers in its attribute table.
 
     Args:
-        content: The content so far.
         areas: Pixels and hectares of each class; None if they are not known.
     """
     root = ET.fromstring(content)
@@ -161,9 +160,6 @@ def stac_item(
     """The content of a STAC item that describes a map, its classes and what was made from it.
 
     Its date is that in the name of the scene, if there is one, and otherwise the present.
-
-    Args:
-        classes: Classes of the values 0, 1, ...
     """
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     date = _DATE.search(scene)

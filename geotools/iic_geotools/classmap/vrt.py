@@ -146,7 +146,6 @@ def colour_table(classes: Sequence[MapClass], length: int = NODATA + 1) -> str:
     """The colours of the values 0, 1, ... as XML of a virtual raster's band.
 
     Args:
-        classes: The classes of the values 0, 1, ...
         length: Number of entries; a GeoTIFF needs all 256.
     """
     colours = [rgb(map_class.colour) for map_class in classes]
@@ -192,7 +191,6 @@ def check_mosaic(mosaic: Path, overwrite: bool) -> None:
         overwrite: Whether any other file may be replaced too.
 
     Raises:
-        UsageError: The suffix is not .vrt.
         OutputError: Another file is there, or there is no such folder.
     """
     check_name(mosaic)
@@ -210,9 +208,6 @@ def write_mosaic(maps: Sequence[Path], mosaic: Path, classes: Sequence[MapClass]
     """Write a virtual raster over class maps of one CRS and pixel size; later maps lie over earlier ones.
 
     The virtual raster refers to the maps by relative paths, so that all of them can be moved together.
-
-    Args:
-        classes: Names and colours of the values 0, 1, ...
 
     Raises:
         OutputError: The maps differ in CRS or pixel size, or are not georeferenced.

@@ -151,10 +151,6 @@ def shell(verbose: bool = False, quiet: bool = False, traceback: bool = False) -
 
     The exit code is 2 for wrong usage, 130 if the user interrupts the command, and 1 for other errors, including
     unexpected ones. Log messages of this project are printed on standard error, above a progress bar if there is one.
-
-    Args:
-        quiet: Print only warnings and errors.
-        traceback: Raise errors instead of printing them.
     """
     open_standard_streams()
     _set_up_logging(logging.DEBUG if verbose else logging.WARNING if quiet else logging.INFO)
@@ -314,7 +310,9 @@ def _exit_with_sentence(
         else:
             print_error(message)
         sys.exit(error.exit_code)
-    if code == INTERRUPTED and _has_threads():
+    if code == INTERRUPTED and any(
+        thread is not threading.main_thread() and not thread.daemon for thread in threading.enumerate()
+    ):
         # The interpreter would wait for threads that wait for a server; all that had to be cleared up has been.
         os._exit(INTERRUPTED)
     sys.exit(code if isinstance(code, int) else 0)
@@ -325,16 +323,10 @@ def _last_resort(error: Exception) -> int:
     if type(error).__name__ == "Abort":
         write(sys.stderr, "Interrupted.\n")
         return INTERRUPTED
-    if not isinstance(error, BrokenPipeError):  # whoever read the output has closed it
+    if not isinstance(error, BrokenPipeError):  # the reader has closed the pipe
         print_unexpected(error)
     write(sys.stdout, "")  # what it still holds cannot be written either
     return 1
-
-
-def _has_threads() -> bool:
-    return any(
-        thread is not threading.main_thread() and not thread.daemon for thread in threading.enumerate()
-    )
 
 
 @dataclass(frozen=True)

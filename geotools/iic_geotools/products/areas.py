@@ -1,4 +1,4 @@
-"""How much ground each class of a map covers."""
+"""Areas of the classes of a map."""
 
 import csv
 import io
@@ -67,12 +67,7 @@ class ClassAreas:
 
 
 def class_areas(map_path: Path, classes: Sequence[MapClass]) -> ClassAreas:
-    """Measure how much ground each class of a map covers, block by block.
-
-    Args:
-        map_path: Path of a one-band map of bytes.
-        classes: The classes of the values 0, 1, ...
-    """
+    """Measure the area of each class of a map, block by block."""
     try:
         with rasterio.open(map_path) as dataset:
             grid = GeoBox.of(dataset)
@@ -115,12 +110,7 @@ class PixelAreas:
 
 
 def write_stats(path: Path, areas: ClassAreas) -> None:
-    """Write areas as JSON or CSV.
-
-    Raises:
-        UsageError: The suffix is another one.
-        OutputError: The file cannot be written.
-    """
+    """Write areas as JSON or CSV."""
     suffix = path.suffix.lower()
     *classes, nodata = rows = [_plain(row) for row in (*areas.classes, areas.nodata)]
     if suffix == ".json":

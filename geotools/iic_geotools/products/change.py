@@ -1,4 +1,4 @@
-"""What has changed between two maps: the function behind `iic-map change`."""
+"""Change between two maps: the function behind `iic-map change`."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -80,7 +80,6 @@ def change_map(arguments: ChangeArguments) -> Change:
     left out.
 
     Args:
-        before: The earlier map.
         after: The later map; its classes have the same names, in any order.
         out: The change map, .tif; its classes are the pairs that occur, such as "forest to town".
 

@@ -287,9 +287,6 @@ def clean_file(
 ) -> Parts:
     """Clean a map, into files in a folder.
 
-    Args:
-        progress: Called with the pixels done so far.
-
     Returns:
         The parts of the clean map; where there is none, the map holds no data.
 
@@ -319,7 +316,6 @@ def clean_tiles(
 
     Args:
         store: Gives the store of each step, by the step's name.
-        progress: Called with the pixels done so far.
 
     Returns:
         The parts of the clean map; where there is none, the map holds no data.

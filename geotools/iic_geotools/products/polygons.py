@@ -148,19 +148,15 @@ def polygonise(
     PMTiles in Web Mercator; the other formats are in the CRS of the map. A GeoPackage holds the colours as its style.
 
     Args:
-        map_path: Path of a one-band map of bytes.
         out: Path of the vector file; its suffix decides the format: GeoPackage (.gpkg), FlatGeobuf (.fgb), GeoParquet
             (.parquet), GeoJSON (.geojson, .json) or vector tiles (.pmtiles).
-        classes: The classes of the values 0, 1, ...
         min_area: Smallest area of a polygon in m2. Smaller regions are merged into their neighbours (`sieve`), so that
             they leave no holes; those without a neighbour are left out.
         simplify: Borders are simplified (by the algorithm of Visvalingam and Whyatt) until bumps as large as a square
             of this side in metres are gone; neighbours keep sharing them. `m2` is that of the simplified polygon.
 
     Raises:
-        UsageError: The suffix is another one, or metres are needed and the map has no reference system.
         SceneError: The map cannot be read, has values without a class, or is too noisy for polygons.
-        OutputError: The file cannot be written.
         MissingPackageError: GeoParquet needs pyarrow.
     """
     driver = vector_driver(out)
@@ -177,13 +173,7 @@ def polygonise(
 def check_polygons(out: Path, grid: GeoBox, min_area: float, simplify: float = 0.0) -> None:
     """Check before any work that the polygons of a map can be written.
 
-    Args:
-        min_area: Smallest area of a polygon in m2.
-        simplify: By how many metres borders are simplified.
-
     Raises:
-        UsageError: The suffix is not one of a vector file, a number cannot be right, or a reference system is needed
-            and there is none.
         MissingPackageError: GeoParquet needs pyarrow.
     """
     if vector_driver(out) in ("GeoJSON", "PMTiles") and grid.crs is None:
@@ -357,7 +347,7 @@ def _convert(package: Path, target: Path, driver: str, wkt: str | None, zooms: d
 
 
 def _check(written: Path, driver: str, count: int) -> None:
-    """Check that the last feature is in the file: GDAL swallows the error if it does not fit on the disk."""
+    """Check that the last feature is in the file: GDAL reports no error if the disk is full."""
     if driver == "GeoJSON":
         with written.open("rb") as file:
             file.seek(-min(16, written.stat().st_size), os.SEEK_END)
@@ -429,7 +419,6 @@ def trace_regions(
 
     Args:
         dataset: An open rasterio dataset; pixels that are NODATA belong to no region.
-        block: Height and width of a block in pixels.
         simplify: Simplifies the polygons of a tile, which cover it without gaps; those that it returns must do so too.
 
     Raises:

@@ -191,13 +191,11 @@ def preview(
 
     Args:
         map_path: Path of the map, which may cover only a part of the scene.
-        classes: Names and colours of the values 0, 1, ...
         bidx: Bands to show as red, green and blue, counted from 1; with fewer than three, the first one in grey.
         region: The pixels of the scene that the map covers; by default all of them.
         areas: Areas of the map's classes, if they have been measured already.
 
     Raises:
-        UsageError: The suffix is not .png.
         SceneError: Scene or map cannot be read.
         OutputError: The picture cannot be written.
     """

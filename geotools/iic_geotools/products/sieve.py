@@ -78,7 +78,7 @@ def connect(count: int, one: Numbers, other: Numbers) -> Numbers:
 
 
 def scramble(numbers: npt.NDArray[np.integer]) -> Hashes:
-    """Different numbers for different numbers, in an order that looks like chance (the last step of SplitMix64)."""
+    """Permute 64-bit integers pseudo-randomly (the finaliser of SplitMix64)."""
     mixed = numbers.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

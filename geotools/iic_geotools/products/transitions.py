@@ -45,12 +45,12 @@ class Transitions:
 
     @property
     def gains(self) -> NDArray[np.float64]:
-        """Area of what has become each class."""
+        """Area gained by each class."""
         return np.asarray(self.after - self.hectares.diagonal())
 
     @property
     def losses(self) -> NDArray[np.float64]:
-        """Area of what has ceased to be each class."""
+        """Area lost by each class."""
         return np.asarray(self.before - self.hectares.diagonal())
 
     @property

@@ -1,4 +1,4 @@
-"""How much ground each class covers in each polygon of a file: the function behind `iic-map stats`.
+"""Zonal statistics: the area of each class in each polygon of a file, behind `iic-map stats`.
 
 **Shares of pixels.** The exact share of a pixel that polygons cover follows from the
 edges alone. Walking along the boundary, each piece of an edge within one pixel, of height dy, covers to its right
@@ -223,9 +223,6 @@ def write_zones(
 
     Args:
         columns: Figures of each polygon by name of the field.
-
-    Raises:
-        OutputError: The file cannot be written.
     """
     figures = {ZONE: zones.shapes.numbers, **{key: _rounded(values) for key, values in columns.items()}}
     figures[METHOD] = np.array([method] * len(zones), object)
@@ -437,7 +434,7 @@ def zone_statistics(
     overwrite: bool = False,
     progress: OnProgress = silent,
 ) -> ZoneAreas:
-    """Measure how much ground each class of a map covers in each polygon of a file.
+    """Measure the area of each class of a map in each polygon of a file.
 
     The map is read window by window, and only where polygons lie. Polygons may overlap; each is measured by itself.
 
@@ -445,8 +442,6 @@ def zone_statistics(
         out: The file to write, .csv or .gpkg: a row per polygon with its fields and the hectares of each class.
         partial_pixels: "share" counts a pixel on the border of a polygon by the share of it that lies inside; "centre"
             counts it whole if its centre lies inside.
-        overwrite: Whether to replace a file that exists.
-        progress: Called with reports of how far the work is.
 
     Raises:
         IICError: Something is wrong; the message says what, and what to do. No file is written.
@@ -472,9 +467,6 @@ def measure_zones(
     progress: OnProgress = silent,
 ) -> ZoneAreas:
     """Do the work of `zone_statistics`, replacing a file of that name.
-
-    Args:
-        progress: Called with reports of how far the work is.
 
     Raises:
         IICError: Something is wrong; the message says what, and what to do. No file is written.

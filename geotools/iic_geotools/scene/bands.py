@@ -243,7 +243,7 @@ class BandNames:
 
     @property
     def certain(self) -> Names:
-        """The names that all readings agree on; none of a usual order, which nobody has stated."""
+        """The names that all readings agree on; none if only a usual order suggests them."""
         if self.reason == USUAL_ORDER:
             return (None,) * len(self.readings[0])
         return tuple(names[0] if len(set(names)) == 1 else None for names in zip(*self.readings, strict=True))
@@ -309,7 +309,7 @@ def words_of(name: str) -> frozenset[str]:
 
 
 def band_code(text: str) -> str | None:
-    """The code of a sensor's band that a text is, without leading zeros; None if it is none."""
+    """The sensor's band code in a text, without leading zeros ("B02" is "B2"); None if there is none."""
     code = _code(text)
     return None if code is None else code[0]
 
@@ -471,7 +471,7 @@ def _complete(names: Names, colours: Names) -> Names:
 
 
 def usual_orders(count: int) -> tuple[Names, ...]:
-    """The orders in which files hold so many bands without names, the most usual first."""
+    """The usual orders of `count` unnamed bands, the most common first."""
     return tuple(tuple(order) for order in _table()["orders"].get(str(count), ()))
 
 

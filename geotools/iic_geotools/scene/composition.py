@@ -60,7 +60,7 @@ def bands_of(info: SceneInfo) -> tuple[RasterBand, ...]:
 
 
 def apply_mask(info: SceneInfo, mask: ValueMask) -> SceneInfo:
-    """A scene that also holds no data where a mask says so.
+    """Mask a scene: pixels that the mask excludes are nodata.
 
     Raises:
         SceneError: The mask cannot be opened, or does not cover the scene.

@@ -138,11 +138,7 @@ class SceneInfo:
 
 
 def describe(path: str, name: str = "") -> SceneInfo:
-    """Describe a raster without reading its pixels.
-
-    Args:
-        name: What messages call it; by default its path.
-    """
+    """Describe a raster without reading its pixels."""
     title = name or path
     with open_foreign(path, name) as dataset:
         if dataset.count == 0:
@@ -185,11 +181,7 @@ def _check_grid(path: str, grid: GeoBox) -> None:
 
 @contextmanager
 def open_raster(path: str, name: str = "") -> Iterator[Any]:
-    """Open a raster for reading, with errors that say what is wrong.
-
-    Args:
-        name: What messages call it; by default its path.
-    """
+    """Open a raster for reading, with errors that say what is wrong."""
     if not path.strip():
         raise SceneError("The name of the scene is empty: give the path of a raster.")
     if not is_utf8(path):
@@ -213,12 +205,9 @@ def open_raster(path: str, name: str = "") -> Iterator[Any]:
 
 @contextmanager
 def open_foreign(path: str, name: str = "", **options: Any) -> Iterator[Any]:
-    """Open a raster that may be a stranger's: a local file reaches no address unless the user allows it.
+    """Open an untrusted raster: a local file may not access the network unless the user allows it.
 
     GDAL keeps to these rules in the whole block, so that no other raster is to be read there.
-
-    Args:
-        name: What messages call it; by default its path.
 
     Raises:
         NetworkError: A local file refers to an address.
@@ -237,7 +226,7 @@ def _exists(path: str) -> bool:
 
 
 def cause(error: BaseException) -> str:
-    """What rasterio or GDAL said, to be quoted within a sentence."""
+    """The message of rasterio or GDAL, to be quoted within a sentence."""
     return str(error.__cause__ or error).strip().rstrip(".")
 
 
@@ -311,11 +300,6 @@ def valid_pixels(
     """Which pixels hold data; None if all do.
 
     A pixel holds no data where every band has the nodata value, any band is not finite, or the mask is 0.
-
-    Args:
-        values: Raw values [bands, H, W].
-        nodata: The nodata value, if there is one.
-        mask: Mask or alpha band [H, W], if there is one.
     """
     holes: NDArray[np.bool_] | None = None
     if nodata is not None and not np.isnan(nodata):
@@ -333,8 +317,6 @@ def fill_holes(values: NDArray[Any], valid: NDArray[np.bool_], fill: Sequence[fl
     """Put one value per band where there is no data, in place.
 
     Args:
-        values: Values [bands, H, W].
-        valid: Which pixels [H, W] hold data.
         fill: One value per band; it is clipped to the range of the values' type.
     """
     holes = ~valid
@@ -369,7 +351,6 @@ def mask_sources(
 
     Args:
         kinds: What masks each band of the dataset.
-        bidx: The bands that are read, counted from 1.
     """
     alpha = sorted(set(alphas) - set(bidx))[:1]
     shared = [band for band in bidx if kinds[band - 1] == "dataset"][:1]
@@ -436,7 +417,7 @@ class _Collection(dict[str, SourceFile]):
         self._network = allows_network(path)
 
     def check_address(self, name: str) -> None:
-        """Refuse an address in a local file, unless the network is allowed: the file may be a stranger's."""
+        """Refuse an address in a local file, which may be untrusted, unless the network is allowed."""
         if not self._network:
             raise NetworkError(
                 f"{self._path[:200]} refers to {name[:200]}, which is not on this machine; set the environment "

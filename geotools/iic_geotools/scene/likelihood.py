@@ -50,7 +50,7 @@ BEYOND_10000 = 10_000.0
 RAW_BITS = 12
 """Values within these bits may be raw numbers of a camera; those of reflectance x 10000 usually reach beyond."""
 UNUSUAL_ORDER = 1.0
-"""What an order of bands in which nobody writes files must make up for."""
+"""Log-likelihood penalty of an unusual band order."""
 INFRARED_PIXELS = 20_000
 """Number of pixels that are looked at for infrared shown as red."""
 PINK, PARTLY_PINK, MOSTLY_PINK = 1.25, 0.02, 0.5

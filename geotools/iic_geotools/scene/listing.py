@@ -1,4 +1,4 @@
-"""The scenes that names stand for: rasters, products, lists of them, and items of STAC catalogues.
+"""Resolve names to scenes: rasters, products, lists of them, and STAC items.
 
 **Products** of satellites are folders or archives of one file per band, read as one scene without copying them. Bands
 are known by the end of the names of their files: `.SAFE` folders of Sentinel-2, Landsat Collection 2, HLS,
@@ -602,7 +602,7 @@ class ListedScene:
 def find_scene(
     name: str | os.PathLike[str], asset: AssetArgument | None = None, mask: MaskArgument | None = None
 ) -> SceneInfo:
-    """Describe the scene that a name stands for.
+    """Describe the scene that a name refers to.
 
     Args:
         name: A raster, anything GDAL opens; a STAC item, a file or an address; or a product, a folder or an archive
@@ -613,7 +613,7 @@ def find_scene(
             for the cloud mask that comes with a product.
 
     Raises:
-        UsageError: The name stands for several scenes, or `asset` does not suit it.
+        UsageError: The name refers to several scenes, or `asset` does not suit it.
         SceneError: The scene cannot be opened.
     """
     scenes = _list([os.fspath(name)], asset, mask, lists=False)
@@ -625,7 +625,7 @@ def find_scene(
 def list_scenes(
     names: Sequence[str], asset: AssetArgument | None = None, mask: MaskArgument | None = None
 ) -> list[ListedScene]:
-    """The scenes that names stand for.
+    """The scenes that names refer to.
 
     Args:
         names: Rasters, text files with one scene per line (`#` begins a comment), STAC items or item collections.
@@ -641,7 +641,7 @@ def list_scenes(
 def _list(
     names: Sequence[str], asset: AssetArgument | None, mask: MaskArgument | None, lists: bool
 ) -> list[ListedScene]:
-    """The scenes that names stand for; a text file may be a list or, as GDAL knows such rasters too, a scene."""
+    """The scenes that names refer to; a text file may be a list or, since GDAL has such rasters, a scene."""
     assets = [asset] if isinstance(asset, str) else asset
     if assets is not None and not all(assets or [""]):
         raise UsageError("`asset` takes names of assets, separated by commas, and none of them is empty.")

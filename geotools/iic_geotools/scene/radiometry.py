@@ -96,8 +96,6 @@ def sample_values(
 
     Args:
         read: Function that returns the values [bands, H, W] of a rectangle and which of its pixels are valid.
-        width: Width of the scene in pixels.
-        height: Height of the scene in pixels.
         skip_empty: Whether pixels that are 0 in every band are left out, even if they count as data.
         per_side: Number of windows along each side of a large scene.
     """
@@ -142,8 +140,6 @@ def spread_windows(width: int, height: int, per_side: int = WINDOWS_PER_SIDE) ->
     """Windows in even steps over a scene; they cover all of it if it is small.
 
     Args:
-        width: Width of the scene in pixels.
-        height: Height of the scene in pixels.
         per_side: Number of windows along each side of a large scene.
     """
     for row in _starts(height, per_side):

@@ -1,4 +1,4 @@
-"""From the values of a scene to reflectance: as the file says, as the user says, or by an estimate.
+"""Reflectance from a scene's values: by metadata, by the user's choice, or estimated.
 
 One linear function per band for the whole scene, never for a tile. In this order:
 
@@ -46,7 +46,6 @@ def reflectance_of(
     """How the values of a scene become reflectance. The log says in a sentence how that is known.
 
     Args:
-        bidx: The bands that are read, counted from 1.
         measure: Function that returns values [bands, N] of pixels spread over the whole scene, without those that
             are 0 in every band: `value_sample` or `sample_values` with `skip_empty`.
         reflectance: Scale and offset that the user gives: reflectance = value x scale + offset.

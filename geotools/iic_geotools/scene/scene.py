@@ -67,7 +67,6 @@ class Coverage:
         """The coverage of some bands of an open dataset.
 
         Args:
-            bidx: The bands that are read, counted from 1.
             nodata: The value that is taken for nodata.
             masked: Whether a mask or alpha band says where data is.
         """
@@ -198,10 +197,8 @@ class SceneSource:
         """How some bands of a scene are read.
 
         Args:
-            bidx: The bands, counted from 1.
             dtype: The data type of the model; by default that of the bands.
             nodata: The nodata value, instead of what the file declares; then only a mask that the user gave counts.
-            about: Other fields.
         """
         return cls(
             info.path,

@@ -76,7 +76,6 @@ def search_scenes(arguments: SearchArguments) -> list[CatalogueScene]:
     Raises:
         UsageError: An argument cannot be right.
         SceneError: The API cannot be reached or searched, or knows no such scene. Nothing is written.
-        OutputError: The list cannot be written.
     """
     file, api, collection = Path(arguments.out), arguments.api, arguments.collection
     bbox, max_cloud, limit = arguments.bbox, arguments.max_cloud, arguments.limit

@@ -167,8 +167,6 @@ class _Search:
     Args:
         unit: Values `[N, bands]`, 0 at the dark and 1 at the bright end of a band.
         spans: Distance between the ends, in values.
-        names: Names of the bands.
-        world: The reflectances that occur.
     """
 
     def __init__(self, unit: Floats, spans: Floats, names: Sequence[str], world: World | None) -> None:

@@ -183,10 +183,6 @@ def write_package(
     Args:
         crs: Their CRS as WKT; None if it is unknown.
         layer: Name of the layer; by default that of the file.
-        options: More arguments of `pyogrio.raw.write`.
-
-    Raises:
-        OutputError: The file cannot be written.
     """
     layer, shapes = layer or out.stem, np.atleast_1d(shapes)
     with replacement(out) as temporary, catch_warnings():

@@ -20,11 +20,7 @@ TOLERANCE = 1e-9
 
 
 def nearest_on(dataset: Any, grid: GeoBox, **options: Any) -> WarpedVRT:
-    """An open raster on another grid: each pixel takes the value under its centre. The caller closes it.
-
-    Args:
-        **options: Other options of rasterio's `WarpedVRT`.
-    """
+    """An open raster on another grid: each pixel takes the value under its centre. The caller closes it."""
     return WarpedVRT(
         dataset,
         crs=grid.crs,
@@ -45,8 +41,6 @@ def warp_bands(
 
     Args:
         grid: The grid to resample to: bilinearly to pixels that are smaller along both axes, by averaging to others.
-        bidx: The bands, counted from 1.
-        nodata: The nodata value, if there is one.
         masks: The masks of the bands, if they say where data is.
     """
     # Between pixels of other proportions, bilinear resampling would look past those whose label it decides.

@@ -1,4 +1,4 @@
-"""What commands print: tables of models, a card, and what became of many scenes.
+"""What commands print: tables of models, a card, and the outcome of many scenes.
 
 Names come from files, and rich takes words in brackets for markup: names are always put into a `Text`.
 """
@@ -219,7 +219,7 @@ def _best_options(best: Trial) -> str:
 
 
 def report_outcomes(outcomes: Sequence[Outcome], table: bool) -> None:
-    """Print what became of each scene, failures last, on standard error; exit with code 1 if a scene failed."""
+    """Print the outcome of each scene on standard error, failures last; exit with code 1 if one failed."""
     if table:
         _print_outcomes(outcomes)
     failures = [outcome for outcome in outcomes if outcome.error is not None]

@@ -1,4 +1,4 @@
-"""The GPU of the machine, found safely where there is none, and buffers for batches on their way to it.
+"""GPU detection that is safe without a GPU, and staging buffers for batches.
 
 A batch is copied in, computed and copied out. To have a GPU do all three at once, several threads call `Slots.run`,
 each of which has a slot of its own while it does.

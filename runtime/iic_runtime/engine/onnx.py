@@ -52,8 +52,6 @@ class OnnxEngine:
     """ONNX Runtime on one execution provider, never silently on another.
 
     Args:
-        model: The model.
-        spec: How it is run.
         outputs: The outputs of the graph that are wanted.
     """
 
@@ -123,9 +121,6 @@ class BoundSlot:
     """A batch in memory that ONNX Runtime and the GPU use as it is; it is copied and run while its caller waits.
 
     Args:
-        session: The session, in which several threads may run.
-        options: How it is run.
-        card: The card of the model.
         buffers: Where pixels and labels are.
     """
 

@@ -209,12 +209,7 @@ def check_machine(card: Card, spec: EngineSpec, longest: int) -> None:
 
 
 def check_work(pixels: int, grid: GeoBox) -> None:
-    """Refuse more pixels than a run could ever label.
-
-    Args:
-        pixels: Number of pixels to label.
-        grid: The grid that they are on.
-    """
+    """Refuse more pixels than a run could ever label."""
     if pixels > MAX_PIXELS:
         raise SceneError(
             f"{pixels:.3g} pixels of {grid.width} x {grid.height} would have to be labelled, and {MAX_PIXELS:.3g} are "

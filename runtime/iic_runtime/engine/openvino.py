@@ -45,8 +45,6 @@ class OpenVinoEngine:
     """OpenVINO on the CPU in float32, not more than `streams` batches at a time however many threads ask.
 
     Args:
-        model: The model.
-        spec: How it is run.
         streams: Number of batches that are run side by side, each on its share of the threads.
     """
 

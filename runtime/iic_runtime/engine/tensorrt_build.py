@@ -22,7 +22,7 @@ from iic_runtime.model.card import Card
 from iic_runtime.model.engine_card import ENGINE_SUFFIX, EngineFacts, write_engine_card
 from iic_runtime.model.file import ModelFile
 from iic_runtime.model.onnx_graph import only_outputs, takes_floats
-from iic_runtime.model.validate import check_promises
+from iic_runtime.model.validate import check_matches_card
 from iic_runtime.options import EngineOptions, EngineSettings
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ def write_engine(
         path = Path(folder) / f"model{ENGINE_SUFFIX}"
         path.write_bytes(plan)
         write_engine_card(path, card, facts)
-        check_promises(path)
+        check_matches_card(path)
         card = prove(open_engine(ModelFile.read(path), EngineSettings(device="tensorrt")))
     write_engine_card(out, card, facts)
     write_atomically(out, plan)

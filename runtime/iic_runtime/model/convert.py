@@ -1,4 +1,4 @@
-"""A model file for another engine, without PyTorch: for GPUs, Jetson boards and servers, where its training is far."""
+"""Convert a model file for another engine, without PyTorch: GPUs, Jetson boards and servers."""
 
 import shlex
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ from iic_runtime.model.onnx_graph import OnnxGraph
 from iic_runtime.model.onnx_precision import Range, to_half, to_int8
 from iic_runtime.model.select import find_model
 from iic_runtime.model.triton import check_repository, write_repository
-from iic_runtime.model.validate import check_promises
+from iic_runtime.model.validate import check_matches_card
 from iic_runtime.options import ConvertSettings, EngineOptions, EngineSettings
 from iic_runtime.raster.model_input import choose_reading
 
@@ -98,7 +98,7 @@ def convert_model(arguments: ConvertArguments) -> Converted:
         _check_agreement(agreement, arguments.min_agreement, f"In {precision}", file)
         parity = {**card.parity, "agreement_with_fp32": round(agreement, 6)}
         changed = _with_card(changed, replace(changed.card, parity=parity))
-        check_promises(changed)
+        check_matches_card(changed)
     shown = shlex.quote(str(out))
     if kind == "triton":
         write_repository(changed, out, arguments.engine.batch)

@@ -56,11 +56,7 @@ def write_engine_card(path: Path, card: Card, facts: EngineFacts) -> None:
 
 
 def read_engine_card(path: Path, content: bytes) -> tuple[Card, EngineFacts]:
-    """Read the card and the facts of an engine.
-
-    Args:
-        content: Its bytes.
-    """
+    """Read the card and the facts of an engine."""
     card_path = engine_card_path(path)
     try:
         record = json.loads(card_path.read_text())

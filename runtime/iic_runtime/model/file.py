@@ -102,8 +102,6 @@ class ModelFile:
         """Parse the content of a model file; the card of an engine is read from the file next to it.
 
         Args:
-            path: Where it was read from.
-            content: The bytes of the file.
             trusted: Whether it comes with this package, so that its graph need not be checked.
         """
         try:

@@ -261,7 +261,7 @@ class OnnxGraph:
 
 
 def only_outputs(content: bytes, names: Sequence[str]) -> bytes:
-    """Leave out all other outputs: TensorRT would compute them, and they keep the rest from being fast."""
+    """Remove all other outputs: TensorRT would compute them, and they slow down the rest."""
     graph = OnnxGraph.parse(content)
     kept = [name for name in graph.outputs if name in names]
     return content if len(kept) == len(graph.outputs) else graph.with_outputs(kept).serialise()

@@ -6,7 +6,7 @@
             1/
                 model.onnx
 
-The server knows nothing of tiles: whoever sends images to it reads them with the halo and stride that are among the
+The server does not tile: clients read images with the halo and stride that are among the
 parameters in `config.pbtxt`.
 """
 

@@ -54,7 +54,6 @@ def validate_model(model: Model, device: Device = "cpu", seed: int = 0) -> list[
     Args:
         model: A model file, by its path or already read, or the name of a bundled model.
         device: The device to run it on; TensorRT engines always run on their own.
-        seed: Seed of the noise that it is run on.
 
     Returns:
         One check per statement.
@@ -101,12 +100,8 @@ def validate_model(model: Model, device: Device = "cpu", seed: int = 0) -> list[
     ]
 
 
-def check_promises(model: Model) -> None:
-    """Refuse a model that was just made and does not match its card.
-
-    Raises:
-        ModelError: It does not.
-    """
+def check_matches_card(model: Model) -> None:
+    """Refuse a model that was just made and does not match its card."""
     broken = [check for check in validate_model(model) if not check.kept]
     if broken:
         failures = "; ".join(f"not so: {check.promise} ({check.detail})" for check in broken)

@@ -141,7 +141,7 @@ def look(scene: PathLike, model: Model | None = None, sheet: PathLike | None = N
     source: SceneSource | None = None
     question: str | None = None
     doubtful: tuple[Names, ...] = ()
-    with rasterio.Env(**network_options(info.path)), warnings.catch_warnings(record=True) as told:
+    with rasterio.Env(**network_options(info.path)), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", AssumptionWarning)
         card = ModelSelector(model).for_scene(info).card
         try:
@@ -151,7 +151,7 @@ def look(scene: PathLike, model: Model | None = None, sheet: PathLike | None = N
             doubtful = error.readings if isinstance(error, BandOrderError) else ()
         said = [
             str(entry.message)
-            for entry in (*expanded, *told)
+            for entry in (*expanded, *caught)
             if issubclass(entry.category, AssumptionWarning)
         ]
         known = source.notes if source else ()

@@ -1,4 +1,4 @@
-"""How foreign a scene is to a model that takes reflectance: its spectra compared with those of the world."""
+"""Novelty of a scene for a model of reflectance: its spectra compared with those of the world."""
 
 from functools import cache
 

@@ -42,8 +42,6 @@ class PartFolder:
     """A folder of parts, which have one layer per file that is made of them ("labels", "confidence").
 
     Args:
-        path: The folder.
-        layers: The names of the layers.
         ticket: Write only while the folder has this ticket. For processes that do not hold the folder themselves.
     """
 
@@ -134,7 +132,6 @@ class PartFolder:
 
         Args:
             manifest: What parts must have been made from.
-            resume: Whether to keep the parts of an earlier run of the same plan.
             check_outputs: Refuses to replace outputs; None if they may be. Called before anything is removed, unless
                 an earlier run of the same plan has begun to put its own outputs in place.
             resumable: Whether the manifest identifies this work; if not, no parts are used or kept.
@@ -216,11 +213,11 @@ class PartFolder:
 
     @property
     def has_begun_placement(self) -> bool:
-        """Whether a run was putting its outputs in place when it ended, so that existing outputs are its own."""
+        """Whether a run ended while moving its outputs to their final names, so that existing outputs are its own."""
         return (self.path / PLACEMENT).exists()
 
     def begin_placement(self) -> None:
-        """Record that from now on outputs appear under their final names."""
+        """Record that outputs are about to appear under their final names."""
         write_atomically(self.path / PLACEMENT, b"")
 
     def remove(self) -> None:

@@ -40,7 +40,7 @@ from iic_runtime.segmenter import Segmentation, Segmenter
 UNSURE = MapClass(UNSURE_NAME, "#808080")
 """The class of unsure pixels, the last one of a map that has it."""
 LAYERS = ("confidence", "novelty")
-"""What may be computed of each pixel besides its label; each is a file of its own."""
+"""Layers of a map in addition to the labels; each is a file of its own."""
 # A part is held in memory until it is written, and a run that is killed loses at most the parts in progress.
 PART_PIXELS = 4 << 20
 
@@ -59,7 +59,7 @@ class Unsure:
 
     @property
     def extra_classes(self) -> tuple[MapClass, ...]:
-        """The classes that a map has besides those of the model."""
+        """The classes that a map has in addition to the model's."""
         return () if self.label == NODATA else (UNSURE,)
 
     def mark(self, result: Segmentation) -> LabelArray:
@@ -131,9 +131,6 @@ class Outputs:
     def check_names(self, inputs: Sequence[str]) -> None:
         """Refuse names that cannot be written to, before the scene and the model are opened.
 
-        Args:
-            inputs: The files that are named as inputs.
-
         Raises:
             UsageError: A suffix does not say a format, two outputs have one name, or an output is an input.
             OutputError: The folder of an output cannot be written to.
@@ -147,10 +144,6 @@ class Outputs:
 
     def check(self, inputs: Sequence[str], grid: GeoBox) -> None:
         """Refuse what cannot be written, before any work.
-
-        Args:
-            inputs: The files that the run reads.
-            grid: The grid of the map.
 
         Raises:
             UsageError: An output is an input, or the polygons cannot be those of this map.
@@ -178,11 +171,7 @@ class Outputs:
             raise UsageError(f"`{name}` applies only to `polygons`: give both or neither.")
 
     def check_absent(self) -> None:
-        """Refuse to replace files.
-
-        Raises:
-            OutputError: An output exists.
-        """
+        """Refuse to replace files."""
         check_absent(*self.files.values(), self.style)
 
 
@@ -299,11 +288,7 @@ class Plan:
 
 
 def make_plan(scene: SceneInfo, segmenter: Segmenter, outputs: Outputs, settings: SegmentSettings) -> Plan:
-    """Make the plan of a run, and check everything that can be wrong with it before the first pixel is labelled.
-
-    Raises:
-        IICError: The run cannot succeed.
-    """
+    """Make the plan of a run, and check everything that can be wrong with it before the first pixel is labelled."""
     card, aoi = segmenter.card, None if settings.aoi is None else Path(settings.aoi)
     sources = identify_sources(scene.path, scene.files)
     region, area = Rect(0, 0, scene.grid.width, scene.grid.height), None

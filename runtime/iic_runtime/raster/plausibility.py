@@ -65,8 +65,6 @@ def check_map(plan: Plan, segmenter: Segmenter, sample: LabelSample | None = Non
     """Check a finished map, warn of what looks wrong, and return the sentences.
 
     Args:
-        plan: The plan of the run.
-        segmenter: Its model.
         sample: Pixels that the run has labelled; by default tiles spread over the scene are labelled again.
     """
     doubts = describe_doubts(plan, measure_map(plan, segmenter, sample))
@@ -76,7 +74,7 @@ def check_map(plan: Plan, segmenter: Segmenter, sample: LabelSample | None = Non
 
 
 def describe_doubts(plan: Plan, figures: Figures) -> tuple[str, ...]:
-    """Say in one sentence each what looks wrong."""
+    """Describe each problem of a map in one sentence."""
     title = plan.scene.title
     cure = CURE.format(Path(title).name or title)
     doubts = []
@@ -123,7 +121,7 @@ def measure_map(plan: Plan, segmenter: Segmenter, sample: LabelSample | None = N
 
 
 def describe_gain(gain: float) -> str:
-    """Say that reflectance seems to be read too dark or too bright by a factor."""
+    """Describe reflectance that seems too dark or too bright by a factor."""
     factor, how = (gain, "dark") if gain > 1 else (1 / gain, "bright")
     return (
         f"Reflectance seems to be read {factor:g} times too {how}, by the spectra of the scene: check its scale, and "

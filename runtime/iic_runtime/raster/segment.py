@@ -309,12 +309,7 @@ def is_written(plan: Plan) -> bool:
 
 
 def write_outputs(plan: Plan, parts: MapParts, folder: PartFolder, progress: OnProgress) -> None:
-    """Write every output from the parts; the name of the map appears last, when all other outputs are in place.
-
-    Args:
-        folder: The folder of parts, where the outputs are written first.
-        progress: Called at the beginning and the end.
-    """
+    """Write every output from the parts; the name of the map appears last, when all other outputs are in place."""
     progress(Progress("write", 0, 1))
     outputs, classes, grid = plan.outputs, plan.classes, plan.map_grid
     tags = _provenance(plan)

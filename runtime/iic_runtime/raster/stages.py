@@ -100,7 +100,6 @@ def label_parts(
     """Label parts and write them.
 
     Args:
-        folder: The folder that they are written to.
         on_tile: Called after each tile with the tile and whether it held data and was run.
         sampler: Keeps a sample of the pixels and their labels.
 
@@ -163,11 +162,7 @@ class LabelSample:
 
 
 class Sampler:
-    """Keeps every so many pixels of the tiles that are labelled, so that a map can be checked without labelling again.
-
-    Args:
-        plan: The plan of the run.
-    """
+    """Keeps a sample of the labelled pixels, so that a map can be checked without labelling it again."""
 
     def __init__(self, plan: Plan) -> None:
         step = max(1, math.isqrt(plan.tiles.area.area // SAMPLE_PIXELS))
@@ -423,11 +418,6 @@ def regrid_parts(plan: Plan, parts: Sequence[Part], folder: PartFolder, progress
 
     Parts of a scene that was read on its own grid are only listed.
 
-    Args:
-        parts: The parts on the grid that the scene was read on.
-        folder: The folder of these parts, which the new ones are written to, too.
-        progress: Called with the pixels done so far.
-
     Returns:
         The parts on the map's grid.
     """
@@ -520,10 +510,6 @@ class _Tiles:
 
 def clean_parts(plan: Plan, parts: MapParts, folder: PartFolder, progress: OnProgress) -> MapParts:
     """Clean the labels of a map, if the plan says so; confidence stays that of the labels before cleaning.
-
-    Args:
-        folder: The folder of parts, which the new ones are written to, too.
-        progress: Called with the pixels done so far.
 
     Returns:
         The parts of the clean map.

@@ -50,9 +50,6 @@ def write_clicks(path: Path, clicks: Sequence[Click], classes: Sequence[MapClass
 
     Args:
         path: The GeoPackage, which is replaced at once: it holds either the old clicks or the new ones.
-
-    Raises:
-        OutputError: The file cannot be written; the old one stays.
     """
     colours = {entry.name: entry.colour for entry in classes}
     points = shapely.points([click.x for click in clicks], [click.y for click in clicks])
@@ -150,7 +147,6 @@ class SampleFile:
     """A GeoPackage of places, each answer of which is written at once.
 
     Args:
-        path: The file.
         map: The map that the places are drawn from.
     """
 

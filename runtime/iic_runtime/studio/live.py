@@ -60,7 +60,7 @@ class LiveSession:
         self.session.close()
 
     def _touch(self, message: str | None = "") -> None:
-        """Let pages show the state anew, with a message; None keeps the last one, which a page may not have seen."""
+        """Let pages refresh, with a message; None keeps the last one, which a page may not have seen."""
         with self._condition:
             self.changes += 1
             self._message = self._message if message is None else message

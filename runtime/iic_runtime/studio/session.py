@@ -544,9 +544,6 @@ class Session:
         The files are those of `iic-model name` with the saved clicks and `iic-segment-raster` with that model, byte
         for byte.
 
-        Args:
-            progress: Called with reports of how far the work is; it may raise to stop it.
-
         Raises:
             IICError: The clicks are of fewer than two classes or not saved, or something cannot be read or written.
         """
@@ -597,9 +594,6 @@ class Session:
 
     def draw(self, count: int, seed: int = 0) -> tuple[Sample, ...]:
         """Draw random places of the finished map, to be judged without seeing it.
-
-        Args:
-            seed: Number that decides which pixels are drawn.
 
         Raises:
             IICError: There is no map yet, or it cannot be sampled.

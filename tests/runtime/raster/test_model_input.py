@@ -313,13 +313,13 @@ def test_a_black_collar_is_nodata_and_dark_ground_is_not(make_scene: MakeScene) 
         ((rows > 100) & (rows < 200), None),
         (rows < 1, None),
     ):
-        with warnings.catch_warnings(record=True) as told:
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", AssumptionWarning)
             source = choose_reading(
                 find_scene(make_scene(np.where(blank, 0, values), photometric="RGB")), card
             )
         assert source.nodata == expected
-        assert (expected is not None) == any("taken as nodata" in str(entry.message) for entry in told)
+        assert (expected is not None) == any("taken as nodata" in str(entry.message) for entry in caught)
     declared = make_scene(np.where(rows + columns < 90, 0, values), photometric="RGB", nodata=7)
     assert choose_reading(find_scene(declared), card).nodata == 7  # what the file says is never overruled
 

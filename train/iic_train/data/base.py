@@ -139,7 +139,6 @@ class MappedArrays(Arrays):
     A process that reads ahead maps the file again, instead of being sent what it holds.
 
     Args:
-        path: The file.
         shape: Channels, height and width of an image as the file holds it.
         axes: Order in which its axes become channels, height and width.
         labels: Class ids, if there are any.

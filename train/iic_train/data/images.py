@@ -56,10 +56,8 @@ def read(name: str, root: Path, *, overcluster: bool, unlabelled: bool, download
 
     Args:
         name: Name of the data set.
-        root: Folder in which torchvision looks for it.
         overcluster: Use the partitions of semi-supervised overclustering.
         unlabelled: Train on the unlabelled images of STL10 too; the other data sets have none.
-        download: Download the data set if it is missing.
 
     Raises:
         DataError: The files are missing or damaged.

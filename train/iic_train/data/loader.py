@@ -134,8 +134,6 @@ class Loader:
     """Reads batches ahead, in processes that are started once and live as long as the loader.
 
     Args:
-        sources: What can be read.
-        images: Number of images per step, over all ranks.
         rank: Number of the share of every batch to read.
         ranks: Number of shares.
         workers: Number of processes that read ahead; 0 reads in this process.

@@ -64,8 +64,6 @@ def open_training_data(
 
     Args:
         survey: What is already known about the scenes of a run on rasters, so that they are not opened again.
-        download: Download the data set if it is missing.
-        progress: Function that takes reports of progress.
 
     Raises:
         DataError: The data is missing or damaged.
@@ -128,12 +126,9 @@ def open_dataset(
 
     Args:
         name: One of `DATASETS`.
-        root: Folder that holds the folder of the data set; by default as `data_root` says.
         overcluster: Use the partitions of semi-supervised overclustering: train and match on the training part only
             and test on the test part, instead of doing all three on everything.
         unlabelled: Train on images without labels too; False is the ablation of table 2 for STL10.
-        download: Download the data set if it is missing.
-        progress: Function that takes reports of progress, such as cutting tiles into chips.
 
     Raises:
         UsageError: The name is not known, or the data set cannot be downloaded.

@@ -287,7 +287,6 @@ def evaluate_clusters(
     Args:
         predict: Function that turns raw images into clusters, one result per sub-head.
         dataset: Data set whose `map` and `test` parts are used.
-        clusters: Number of clusters of each sub-head.
         chosen: The sub-head that was chosen by its loss.
     """
     classes = len(dataset.classes)
@@ -343,11 +342,7 @@ def evaluate(
     """Evaluate the trained network of a run and write the figures to its folder as `evaluation.json`.
 
     Args:
-        run: A run that finished an epoch.
         dataset: Images to evaluate on; by default those that the run was trained on.
-        checkpoint: The epoch with the lowest loss, or the last one.
-        device: `auto`, `cpu` or `cuda`.
-        batch_size: Number of images that are predicted at once; by default it depends on their kind.
     """
     choice = run.choice(checkpoint)
     with explain_full_memory("evaluate on another `device`, such as cpu"):

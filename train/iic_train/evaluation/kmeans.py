@@ -36,7 +36,6 @@ def kmeans_baseline(
     Images are clustered by all of their values, pixels by the values of their channels.
 
     Args:
-        clusters: Number of clusters; as many as classes by default.
         crop: Side of the central square to look at. None means whole images.
         standardise: Scale every value to unit deviation. By default pixels are, because bands differ in spread, and
             images are not, because all of their values have the same unit.
@@ -79,8 +78,6 @@ def kmeans(
     """Return the centres `[clusters, D]` of points: Lloyd, the best of a few k-means++ starts.
 
     Args:
-        points: The points `[N, D]`.
-        restarts: Number of starts, of which the one of least inertia is kept.
         weights: How much each point counts `[N]`; all alike by default.
     """
     if len(points) < clusters:

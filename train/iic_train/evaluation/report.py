@@ -57,14 +57,14 @@ class HeadEpoch:
 
 @dataclass(frozen=True)
 class Story:
-    """Everything that the page shows.
+    """The content of the report.
 
     Attributes:
         title: Name of the run.
         facts: Names and values of the facts at the top of the page.
         heads: Epochs of each head that was trained, by `a` or `b`.
         chosen: The sub-head of head B that was chosen by its loss.
-        start: What is said of a run whose clusters were found before training.
+        start: Note on a run whose clusters were found before training.
         evaluation: What `Evaluation.to_json` returned, if there are labels.
         pictures: Figures made by `cluster_pictures` or `map_pictures`.
         held_out: Figures of the places left out, if the run learnt from labels.
@@ -432,11 +432,6 @@ def write_report(run: Run, dataset: Dataset | None = None, *, checkpoint: Checkp
 
     Pictures show what the trained network makes of a few images of its data. The result is that of `evaluate`, if
     the run was evaluated.
-
-    Args:
-        run: A run that finished an epoch.
-        dataset: Images to show; by default those that the run was trained on.
-        checkpoint: The epoch with the lowest loss, or the last one.
     """
     dataset = dataset or run.dataset()
     file, path, choice = run.path / EVALUATION, run.path / REPORT, run.choice(checkpoint)

@@ -72,7 +72,6 @@ def iic_segmentation_loss(
 
     Args:
         p2: Probabilities of the second view, already brought back onto the first view's pixels.
-        radius: Largest displacement between paired pixels on either axis.
         entropy_weight: Weight of the entropy of the masses; above 1 it favours clusters of equal size.
         mask: Pixels that count, `[N, H, W]`; a pair counts if both of its pixels do.
         collapsed: Sum one joint over all displacements instead of averaging one loss per displacement.
@@ -204,9 +203,6 @@ def joint_counts(a: Tensor, b: Tensor, radius: int, chunk: int | None = None) ->
     """Count joint occurrences of the channels of `a` and `b` at all displacements up to `radius`.
 
     Args:
-        a: Maps `[N, C, H, W]`, float32 or float64.
-        b: Maps `[N, E, H, W]`, same dtype.
-        radius: Largest displacement on either axis, in pixels.
         chunk: Number of images that are transformed at once. None means as many as fit `SPECTRUM_BYTES`.
 
     Returns:

@@ -142,7 +142,6 @@ def step_objective(
     """Make pairs of a batch and compute the objective of `heads`.
 
     Args:
-        network: The network that is trained.
         features: The network's `features`, perhaps compiled.
         heads: Letters of the heads to train, which share one run of the trunk.
         step: Where in training this is, and in which precision.

@@ -29,7 +29,6 @@ class Context(nn.Module):
     """An encoder-decoder with one 3x3 convolution per level on the way down and one on the way up.
 
     Args:
-        channels: Number of input channels.
         widths: Number of channels of each level, from the finest to the coarsest. If the first is 0, there is no level
             on the grid of the pixels: the first convolution has a stride of two, and the features are upsampled.
     """

@@ -123,7 +123,6 @@ class LandCover(nn.Module):
     """Features of the local path, followed by those of the context path; either may be missing.
 
     Args:
-        channels: Number of input channels.
         widths: Number of channels of the two layers of the local path, 0 for none, and then of the three levels of the
             decoder of the context; no further numbers leave the context out.
     """

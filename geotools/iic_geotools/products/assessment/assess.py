@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from iic_geotools.classmap.class_map import (
     ClassMap,
     check_placed,
-    labels_to_beware_of,
+    unlisted_labels,
     open_map,
     read_places,
     values_by_name,
@@ -198,7 +198,6 @@ def assess_map(
         label_field: The field that holds the class; by default the only one, or one with a usual name.
         design: "stratified", or "simple" for a simple random sample whose estimates must not use the map's areas.
         reports: Files to write, each .html, .json or .csv.
-        overwrite: Whether to replace files that exist.
 
     Raises:
         IICError: Something is wrong; the message says what, and what to do. No file is written.
@@ -297,7 +296,7 @@ def _remarks_on_origin(
 ) -> tuple[str, ...]:
     """Whether the samples can be trusted to be independent of the map."""
     remarks = []
-    labels, drawn_from = labels_to_beware_of(class_map.tags), points.metadata.get(SAMPLE_KEY)
+    labels, drawn_from = unlisted_labels(class_map.tags), points.metadata.get(SAMPLE_KEY)
     drawn_here = drawn_from == fingerprint(class_map, areas)
     if placed.clicks:
         remarks.append(

@@ -27,7 +27,7 @@ Floats = NDArray[np.float64]
 RARE = 50
 """Samples that a class gets at least, if there are enough: Olofsson et al. advise 50 to 100 for rare classes."""
 ASSUMED_ACCURACY = 0.8
-"""User's accuracy that the advice assumes: nobody knows it before the samples are labelled."""
+"""User's accuracy assumed by the advice; it is unknown before the samples are labelled."""
 GOOD_MARGIN = 0.02
 """Margin of overall accuracy that the advice names a number of samples for."""
 MOST_SAMPLES = 1_000_000
@@ -99,11 +99,6 @@ def draw_samples(
     as far as that leaves half of the samples to be shared by area. Within a class every piece of ground has the same
     chance. The points come in random order, with an empty field `class` to be filled in; the class of the map is not
     in the file.
-
-    Args:
-        seed: Number that decides which pixels are drawn.
-        overwrite: Whether to replace a file that exists.
-        progress: Called with reports of how far the work is.
 
     Raises:
         IICError: Something is wrong; the message says what, and what to do. No file is written.
@@ -248,7 +243,7 @@ def _windows(class_map: ClassMap, progress: OnProgress) -> Iterator[tuple[NDArra
 
 
 def fingerprint(class_map: ClassMap, areas: ClassAreas) -> str:
-    """What ties a sample to the map that it was drawn from: its grid, legend and number of pixels per class."""
+    """Fingerprint of the map that a sample was drawn from: grid, legend and number of pixels per class."""
     grid = class_map.grid
     facts = [grid.width, grid.height, *tuple(grid.transform)[:6]]
     facts += [(row.name, row.pixels) for row in areas.classes if row.pixels]

@@ -87,9 +87,7 @@ class WebPage:
         """Write the page as a .html file.
 
         Raises:
-            UsageError: The suffix is not .html.
             SceneError: Scene or map cannot be read.
-            OutputError: The page cannot be written.
         """
         if out.suffix.lower() not in SUFFIXES:
             raise UsageError(f"A page is written as .html, not as {out.suffix or out.name!r}.")

@@ -176,7 +176,7 @@ def _split(url: str) -> SplitResult:
 
 
 def _encode(url: str) -> str:
-    """Return an address in which letters beyond ASCII are written as a server is asked for them."""
+    """Percent-encode the non-ASCII letters of an address."""
     parts = _split(url)
     return urlunsplit(
         parts._replace(path=quote(parts.path, safe=_RESERVED), query=quote(parts.query, safe=_RESERVED))
