@@ -302,8 +302,8 @@ def judge_order(values: NDArray[Any], readings: Sequence[Names]) -> OrderVerdict
         return None
     candidates = dict(usual)
     if most == len(values) == len(COLOURS):
-        for order in permutations(range(len(COLOURS))):
-            candidates.setdefault(tuple(zip(COLOURS, order, strict=True)), _reading(order))
+        for bands in permutations(range(len(COLOURS))):
+            candidates.setdefault(tuple(zip(COLOURS, bands, strict=True)), _reading(bands))
     floats = bool(np.issubdtype(values.dtype, np.floating))
     sample = _sample(values, PIXELS_OF_ORDERS)
     scored = {order: _likelihood(order) for order in candidates}

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from iic_geotools.classmap.class_map import (
     ClassMap,
     check_placed,
-    unlisted_labels,
     open_map,
     read_places,
+    unlisted_labels,
     values_by_name,
 )
 from iic_geotools.classmap.classes import NODATA, MapClass
