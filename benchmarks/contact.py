@@ -89,12 +89,13 @@ def write(path: Path, values: Picture, names: Sequence[str] | None = None, **pro
     path.parent.mkdir(parents=True, exist_ok=True)
     metres = profile.pop("metres", 10.0)
     colours, scales = profile.pop("colours", None), profile.pop("scales", None)
-    settings = {"crs": "EPSG:32632", "transform": from_origin(*ORIGIN, metres, metres)} | profile
+    place = {"crs": "EPSG:32632", "transform": from_origin(*ORIGIN, metres, metres)}
+    settings = {"driver": "GTiff"} | place | profile
     count, height, width = values.shape
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         with rasterio.open(
-            path, "w", driver="GTiff", width=width, height=height, count=count, dtype=values.dtype, **settings
+            path, "w", width=width, height=height, count=count, dtype=values.dtype, **settings
         ) as dataset:
             dataset.write(values)
             if names:

@@ -47,7 +47,7 @@ _CODE = re.compile(
     r"^(?:S2|L[4-9]|HLS|S30|L30)?[ _.-]?((?:SR|ST)_|SUR_REFL_)?B(?:AND)?[ _-]?(0?)(\d{1,2})(A?)$", re.I
 )
 # The code at the end of the name of a file that a band comes from.
-_LAST_CODE = re.compile(r"[_. -]((?:SR_|ST_)?B\d{1,2}A?)(?:_\d{1,3}m)?$", re.I)
+_LAST_CODE = re.compile(r"(?:^|[_. -])((?:SR_|ST_)?B\d{1,2}A?)(?:_\d{1,3}m)?$", re.I)
 _NUMBERED = re.compile(r"^(?:band|layer|channel|ch|kanal|bande|banda|b)?[ _.-]*0?(\d{1,3})$", re.I)
 _LENGTH = re.compile(r"(\d+(?:\.\d+)?)\s*(nm|nanomet|µm|um|micromet|μm)", re.I)
 _PICTURE = re.compile(r"TCI[_ ]?[RGB]$", re.I)
@@ -136,6 +136,8 @@ def named_bands(name: str, descriptions: Names, names: Names) -> tuple[int, ...]
 
 def list_bands(descriptions: Names, names: Names) -> str:
     """The scene's bands, to be used within a sentence: "1 red, 2 B08 (nir), 3 unnamed"."""
+    if not any(descriptions) and not any(names) and len(names) > len(COLOURS):
+        return f"{len(names)} bands, none of them with a name"
     texts = (
         _label(description, name)
         for description, name in islice(zip(descriptions, names, strict=True), MOST_LISTED)
@@ -322,7 +324,7 @@ def _name_of(text: str) -> str | None:
         return None
     if plain in words:
         return words[plain]
-    parts = [part for part in re.split(r"[^a-zà-ÿ0-9]+", text.lower()) if part]
+    parts = [part for part in re.split(r"[\W_]+", text.lower()) if part]
     found: list[str] = []
     index = 0
     while index < len(parts):  # longest names first: "red edge" is not red
@@ -350,7 +352,7 @@ def _without_stray_letters(texts: Names) -> Names:
 
 
 def _plain(text: str) -> str:
-    plain = re.sub(r"[^a-zà-ÿ0-9]", "", text.lower())
+    plain = re.sub(r"[\W_]", "", text.lower())
     return re.sub(r"^band(?=[a-z])|(?<=[a-z])band$", "", plain)
 
 
@@ -454,7 +456,7 @@ def _conflict(readings: Sequence[Names], colours: Names) -> str:
     for index, colour in enumerate(colours):
         names = {reading[index] for reading in readings}
         if (
-            colour is not None
+            colour in COLOURS
             and None not in names
             and all(name not in _SAME.get(colour, (colour,)) for name in names)
         ):

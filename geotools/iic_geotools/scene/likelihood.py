@@ -47,15 +47,17 @@ UNUSUAL_SCALING, UNUSUAL_DARKEST = 1.0, 0.15
 """What scalings of few programs must make up for, and what they must leave the darkest band below."""
 BEYOND_10000 = 10_000.0
 """Scenes of one class say nothing of a gain: with no larger values, larger gains than 10000 are not considered."""
+BRIGHT_WHITE, EVEN_WHITE = 0.4, 1.5
+"""Reflectance that snow and clouds exceed in every band, and ratio of their brightest band to the darkest."""
 RAW_BITS = 12
 """Values within these bits may be raw numbers of a camera; those of reflectance x 10000 usually reach beyond."""
 UNUSUAL_ORDER = 1.0
 """Log-likelihood penalty of an unusual band order."""
 INFRARED_PIXELS = 20_000
 """Number of pixels that are looked at for infrared shown as red."""
-PINK, PARTLY_PINK, MOSTLY_PINK = 1.25, 0.02, 0.5
+PINK, HARDLY_PINK, PARTLY_PINK, MOSTLY_PINK = 1.25, 0.01, 0.02, 0.5
 """How many times brighter than the third band the first is where plants are pink, and shares of such pixels."""
-APART, FAR_APART, ALIKE = 0.15, 0.4, 0.7
+HARDLY_APART, APART, FAR_APART, ALIKE, VERY_ALIKE = 0.05, 0.15, 0.4, 0.7, 0.95
 """By how much the first or second band correlates less than the others, and how well these do at least."""
 GREY = 0.02
 """Difference of the bands of a grey picture, as a share of their spread."""
@@ -92,6 +94,11 @@ class Scaling:
         if self.above and (ends[1].max() < self.above or low.min() > UNUSUAL_DARKEST):
             return False
         return bool(-0.06 <= low.min() <= DARK_END and DIMMEST <= high.max() <= 2.0)
+
+    @property
+    def rare(self) -> bool:
+        """Whether few programs write such values."""
+        return self.above > 0
 
     def radiometry(self, count: int) -> Radiometry:
         """Return the scaling of `count` bands."""
@@ -259,9 +266,17 @@ def judge_values(values: NDArray[Any], names: Sequence[str]) -> ValueVerdict | N
         doubt = other.text
     elif may_be_raw:
         doubt = f"raw numbers of {max(8, bits)} bits"
-    elif raw - RAW_PENALTY > best:
+    elif scaling.rare or raw - RAW_PENALTY > best:
         doubt = "values of another gain"
+    elif scaling.offset < 0 and _is_white(sample / 1e4):
+        doubt = "reflectance x 10000 of snow or clouds"
     return ValueVerdict(scaling, not doubt, doubt, best - max(second, raw))
+
+
+def _is_white(spectra: Floats) -> bool:
+    """Return whether most reflectances `[N, bands]` are those of snow or clouds."""
+    low, high = spectra.min(1), spectra.max(1)
+    return bool(((low > BRIGHT_WHITE) & (high < EVEN_WHITE * low)).mean() > 0.5)
 
 
 @dataclass(frozen=True)
@@ -323,6 +338,8 @@ def judge_order(values: NDArray[Any], readings: Sequence[Names]) -> OrderVerdict
     }
     ranking = sorted(scores, key=lambda order: -scores[order])
     lead = math.inf if len(ranking) == 1 else scores[ranking[0]] - scores[ranking[1]]
+    if lead < CLEAR_ORDER:  # an order that nobody uses is no answer to offer
+        ranking.sort(key=lambda order: order not in usual)
     return OrderVerdict(tuple(candidates[order] for order in ranking), lead)
 
 
@@ -330,6 +347,7 @@ class Picture(Enum):
     """What three bands that should be red, green and blue show."""
 
     TRUE, INFRARED, FALSE, GREY = "true colours", "infrared, red and green", "infrared as green", "no colours"
+    DOUBTFUL = "perhaps infrared, red and green"
 
 
 def judge_picture(values: NDArray[Any]) -> Picture:
@@ -351,6 +369,8 @@ def judge_picture(values: NDArray[Any]) -> Picture:
     apart = alike[1, 2] - max(alike[0, 1], alike[0, 2])
     if pink > MOSTLY_PINK or (pink > PARTLY_PINK and apart > APART and alike[1, 2] > ALIKE):
         return Picture.INFRARED
+    if pink > HARDLY_PINK and apart > HARDLY_APART and alike[1, 2] > VERY_ALIKE:
+        return Picture.DOUBTFUL
     apart = alike[0, 2] - max(alike[0, 1], alike[1, 2])
     return Picture.FALSE if apart > FAR_APART and alike[0, 2] > ALIKE else Picture.TRUE
 

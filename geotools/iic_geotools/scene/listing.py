@@ -155,7 +155,14 @@ def find_product(name: str) -> Product | None:
             f"{title} holds {len(plain)} rasters, and their names do not say which bands they are; give one of them, "
             "or name them as in scene_B04.tif or scene_red.tif."
         )
+    if not files:
+        raise SceneError(f"{title} is empty: give a folder or archive that holds the bands of a scene.")
     return None
+
+
+def is_part_of_product(path: str) -> bool:
+    """Return whether the name of a file says that it is one of the bands of a product."""
+    return not path.startswith("<") and _band_file(path) is not None
 
 
 def auto_mask(name: str, product: Product | None) -> ValueMask:

@@ -41,6 +41,10 @@ RESOLUTION_TOLERANCE = 0.25
 # A range is meant as it is, but the size of a pixel depends a little on how and where in the scene it is measured.
 RANGE_TOLERANCE = 0.05
 
+LARGEST_DEGREES, METRES_PER_DEGREE = 0.01, 111_320.0
+SMALLEST_METRES, LARGEST_METRES = 0.005, 2000.0
+"""Sizes of pixels that a transform without a CRS may state."""
+
 RECORD = ".iic-export.json"
 """Name of the record, in the working directory."""
 MAX_RECORD = 1 << 16
@@ -98,8 +102,16 @@ def choose_bundled(pixel_size: float) -> ModelFile:
     return min(bundled_models(), key=distance)
 
 
-def _choose_by_type(info: SceneInfo) -> ModelFile:
-    """Return the bundled model that the data type of a scene without a ground resolution suggests, and warn of it."""
+def _choose_without_crs(info: SceneInfo) -> ModelFile:
+    """Return the bundled model that the transform or else the data type of a scene suggests, and warn of it."""
+    size = _likely_size(info.grid)
+    if size is not None:
+        model = choose_bundled(size)
+        assume(
+            f"{info.title} has no CRS: by its transform its pixels are taken to measure {size:.3g} m, and the model "
+            f"{model.card.name} is taken. Override with `model`."
+        )
+        return model
     bits, models = np.dtype(info.dtypes[0]).itemsize * 8, bundled_models()
     finest, coarsest = models[0], models[-1]
     model = finest if bits == 8 else coarsest
@@ -140,7 +152,7 @@ class ModelSelector:
             return self.named
         size = ground_resolution(info.grid)
         if size is None:
-            return _choose_by_type(info)
+            return _choose_without_crs(info)
         model = choose_bundled(size)
         known = resolution_range(model.card)
         purpose = "" if known is None else f"for {format_resolution(known)}; "
@@ -153,6 +165,17 @@ def ground_resolution(grid: GeoBox) -> float | None:
     if grid.transform == Affine.identity():  # a sign of no georeference
         return None
     return grid.pixel_side
+
+
+def _likely_size(grid: GeoBox) -> float | None:
+    """Return the side of a pixel in metres if a transform without a CRS looks like one of metres or degrees."""
+    left, top = abs(grid.transform.c), abs(grid.transform.f)
+    side = math.sqrt(abs(grid.transform.determinant))
+    if grid.crs is not None or max(left, top) <= max(grid.width, grid.height) * side:
+        return None  # counted from a corner of the picture
+    if left <= 180 and top <= 90 and side < LARGEST_DEGREES:
+        return side * METRES_PER_DEGREE * math.sqrt(math.cos(math.radians(top)))
+    return side if left > 180 and SMALLEST_METRES < side < LARGEST_METRES else None
 
 
 def resolution_range(card: Card) -> tuple[float, float] | None:

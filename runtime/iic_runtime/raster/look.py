@@ -4,7 +4,7 @@ import logging
 import math
 import warnings
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -145,7 +145,7 @@ def look(scene: PathLike, model: Model | None = None, sheet: PathLike | None = N
         warnings.simplefilter("always", AssumptionWarning)
         card = ModelSelector(model).for_scene(info).card
         try:
-            source = choose_reading(info, card, match_gsd=False)
+            source = replace(choose_reading(info, card), grid=None)  # looked at in its own pixels
         except IICError as error:
             question = str(error)
             doubtful = error.readings if isinstance(error, BandOrderError) else ()

@@ -15,6 +15,7 @@ from iic_geotools.geobox import GeoBox
 from iic_geotools.scene.bands import (
     BY_COLOUR,
     COLOURS,
+    MOST_LISTED,
     OTHERS,
     USUAL_ORDER,
     Names,
@@ -27,6 +28,7 @@ from iic_geotools.scene.bands import (
 )
 from iic_geotools.scene.info import SceneInfo
 from iic_geotools.scene.likelihood import Picture, judge_order, judge_picture
+from iic_geotools.scene.listing import is_part_of_product
 from iic_geotools.scene.radiometry import (
     WINDOWS_PER_SIDE,
     Pair,
@@ -322,7 +324,27 @@ def choose_bands(
         if name not in card.optional or named_bands(name, info.descriptions, names)
     )
     bidx = match_bands(wanted, info.descriptions, names)
+    _warn_of_unknown_bands(info, card, wanted, names)
     return _announce_bands(card, dict(zip(wanted, bidx, strict=True)))
+
+
+def _warn_of_unknown_bands(
+    info: SceneInfo, card: Card, wanted: Sequence[str], names: Sequence[str | None]
+) -> None:
+    """Warn where a band that is missed may be one that has a strange name, or none among bands with names."""
+    missing = [name for name in card.bands if name not in wanted]
+    unknown = [
+        f"{number} {description or 'unnamed'}"
+        for number, (description, name, colour) in enumerate(
+            zip(info.descriptions, names, info.interpretations, strict=True), 1
+        )
+        if name is None and colour != "alpha"
+    ]
+    if missing and unknown and info.bands.stated and not info.bands.nameless:
+        assume(
+            f"{info.title} is read without {' and '.join(missing)}. If that is one of its other bands "
+            f"({', '.join(unknown[:MOST_LISTED])}), give `bands` in the order {','.join(card.bands)}."
+        )
 
 
 def _announce_bands(card: Card, chosen: Mapping[str, int]) -> Mapping[str, int]:
@@ -428,6 +450,10 @@ def _check_picture(info: SceneInfo, card: Card, values: NDArray[Any]) -> None:
     advice = f"which {card.name} is not made for: check the map, or teach it with clicks in iic-studio."
     if kind is Picture.INFRARED:
         raise _ask_about_infrared(info, card)
+    if kind is Picture.DOUBTFUL:
+        assume(
+            f"{info.title} may show infrared as red: if plants are pink in it, teach it with clicks in iic-studio."
+        )
     if kind is Picture.FALSE:
         assume(f"{info.title} seems to show infrared as green, {advice}")
     if kind is Picture.GREY:
@@ -468,7 +494,9 @@ def _check_band_names(info: SceneInfo, card: Card, names: tuple[str | None, ...]
     known = list_bands(
         info.descriptions, tuple(name or kind for name, kind in zip(names, kinds, strict=True))
     )
-    if unmatched < len(missing):
+    if count == 1 and is_part_of_product(info.path):
+        advice = "; give the folder that holds it and the other bands of its product"
+    elif unmatched < len(missing):
         advice = f", but {card.name} takes {order}; {train}"
     elif present:
         advice = (
@@ -526,6 +554,7 @@ def _choose_grid(info: SceneInfo, card: Card, match_gsd: bool | None) -> GeoBox 
         )
     scaled = grid.transform @ Affine.scale(across, down)
     _LOG.info("Reading the scene as %d x %d px of %.3g m, as the model takes it", width, height, size)
+    remember(f"Pixels: read at {size:.3g} m, as the model takes them.")
     return GeoBox(width, height, scaled, grid.crs)
 
 
@@ -541,4 +570,4 @@ def warn_about_misfit(grid: GeoBox, card: Card, cure: str) -> None:
     if warning is None:
         return
     finer = size is not None and matching is not None and size < matching
-    _LOG.warning("%s; %s.", warning, cure.format(matching) if finer else "train a model on such scenes")
+    assume(f"{warning}; {cure.format(matching) if finer else 'train a model on such scenes'}.")

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from iic_geotools.scene.bands import identify_bands
+from iic_geotools.scene.bands import COLOURS, identify_bands, usual_orders
 from iic_geotools.scene.likelihood import Picture, judge_order, judge_picture, judge_values, scalings
 from iic_geotools.scene.spectra import BANDS
 
@@ -64,6 +64,21 @@ def test_gains_of_few_programs_are_recognised_by_large_values(text: str) -> None
     sea = judge_values(stored("reflectance x 10000", "uint16")[:, :400], BANDS)
     assert sea is not None
     assert sea.scaling is TEXTS["reflectance x 10000"]
+
+
+def test_gains_of_few_programs_are_never_sure() -> None:
+    """Landsat of level 1 is nearly as probable."""
+    verdict = judge_values(stored("reflectance x 65535, as of the Copernicus Browser", "uint16"), BANDS)
+    assert verdict is not None
+    assert verdict.doubt == "values of another gain"
+
+
+def test_snow_is_not_taken_for_water_of_landsat_in_silence() -> None:
+    shade = np.linspace(0.7, 1.1, 500)
+    snow = np.array([0.86, 0.88, 0.9, 0.75])[:, None] * shade + RNG.normal(0, 0.005, (4, 500))
+    verdict = judge_values(np.rint(snow * 1e4).astype(np.uint16), BANDS)
+    assert verdict is not None
+    assert not verdict.sure
 
 
 @pytest.mark.parametrize("bits", [11, 12])
@@ -133,3 +148,11 @@ def test_blank_pictures_show_nothing_unusual(values: np.ndarray) -> None:
 
 def test_nothing_is_said_about_the_order_of_8_bits() -> None:
     assert judge_order(np.full((4, 9), 7, np.uint8), (BANDS,)) is None
+
+
+def test_orders_that_nobody_uses_are_not_offered() -> None:
+    noise = RNG.normal(1000, 100, (4, 2000)).astype(np.uint16)
+    verdict = judge_order(noise, usual_orders(len(COLOURS)))
+    assert verdict is not None
+    assert not verdict.sure
+    assert set(verdict.readings[:2]) == set(usual_orders(len(COLOURS)))

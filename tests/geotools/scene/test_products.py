@@ -199,3 +199,6 @@ def test_what_is_no_scene(tmp_path: Path) -> None:
         archive.write(tmp_path / "apart/s_red.tif", "../s_red.tif")
     with pytest.raises(SceneError, match="lies outside of the archive"):
         find_scene(tmp_path / "hostile.zip")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(SceneError, match="empty is empty: give a folder"):
+        find_scene(tmp_path / "empty")

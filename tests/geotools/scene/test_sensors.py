@@ -49,6 +49,11 @@ def bands(text: str, reading: int = 0, **about: object) -> tuple[int, ...]:
         ("NDVI,NDWI,dem", (0, 0, 0, 0)),
         ("sur_refl_b01,sur_refl_b02,sur_refl_b03,sur_refl_b04", (1, 4, 3, 2)),
         ("490 nm,560 nm,665 nm,842 nm", (3, 2, 1, 4)),
+        ("B02_10m,B03_10m,B04_10m,B08_10m", (3, 2, 1, 4)),
+        ("BLU,GRN,RED,NIR", (3, 2, 1, 4)),
+        ("Rosso,Verde,Blu,Infrarosso vicino", (1, 2, 3, 4)),
+        ("Синий,Зелёный,Красный,Ближний ИК", (3, 2, 1, 4)),
+        ("蓝,绿,红,近红外", (3, 2, 1, 4)),
         ("0.49 um,0.56 um,0.665 um,0.842 um", (3, 2, 1, 4)),
     ],
 )
@@ -60,6 +65,11 @@ def test_radar_and_elevation_have_names_and_are_no_picture() -> None:
     known = identify_bands(("VV", "VH", "DSM", "NDVI"), ("gray", *("undefined",) * 3))
     assert known.certain == ("radar", "radar", "elevation", "index")
     assert known.stated
+
+
+def test_grey_says_nothing_of_the_only_band() -> None:
+    """GDAL calls the band of every raster of one band grey."""
+    assert not identify_bands(("NDVI",), ("gray",)).conflict
 
 
 def test_the_product_decides_between_sensors() -> None:

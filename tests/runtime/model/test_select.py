@@ -1,7 +1,6 @@
 """Models by name, and the bundled model that fits a scene if none is named."""
 
 import json
-import logging
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import rasterio
+from affine import Affine
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rasterio.transform import from_origin
@@ -18,11 +18,12 @@ from typer.testing import CliRunner
 
 from iic_geotools.classmap.classes import MapClass
 from iic_geotools.errors import AssumptionWarning
+from iic_geotools.scene.info import describe
 from iic_runtime import Segmenter, segment_raster, segment_rasters, validate_model
 from iic_runtime.cli.model import app as model_app
 from iic_runtime.cli.segment_raster import app
 from iic_runtime.model.file import ModelFile
-from iic_runtime.model.select import MODEL_VARIABLE, bundled_models, choose_bundled, find_model
+from iic_runtime.model.select import MODEL_VARIABLE, ModelSelector, bundled_models, choose_bundled, find_model
 
 MakeScene = Callable[..., Path]
 pytestmark = pytest.mark.usefixtures("bundle")
@@ -110,7 +111,7 @@ def test_degrees_are_measured_on_the_ground(make_scene: MakeScene, tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    "nowhere", [{"crs": None}, {"crs": None, "transform": None}, {"crs": "EPSG:32631", "transform": None}]
+    "nowhere", [{"crs": None, "transform": None}, {"crs": "EPSG:32631", "transform": None}]
 )
 def test_a_scene_of_unknown_resolution_is_mapped_with_a_sentence(
     make_scene: MakeScene, tmp_path: Path, nowhere: dict[str, object]
@@ -125,6 +126,22 @@ def test_a_scene_of_unknown_resolution_is_mapped_with_a_sentence(
     code, output = run(scene, tmp_path / "map2.tif", "--model", "satellite")
     assert code == 0, output
     assert tags(tmp_path / "map2.tif")["IIC_MODEL"] == "satellite"
+
+
+@pytest.mark.parametrize(
+    ("place", "name", "metres"),
+    [
+        (from_origin(500000, 5400000, 0.2, 0.2), "aerial", "0.2"),
+        (from_origin(500000, 5400000, 10, 10), "satellite", "10"),
+        (from_origin(12, 60, 9e-5, 9e-5), "satellite", "7.08"),
+    ],
+)
+def test_a_transform_without_a_crs_tells_the_size_of_pixels(
+    make_scene: MakeScene, place: Affine, name: str, metres: str
+) -> None:
+    scene = describe(str(make_scene(landscape(40, 50), crs=None, transform=place)))
+    with pytest.warns(AssumptionWarning, match=f"taken to measure {metres} m, and the model {name} is taken"):
+        assert ModelSelector().for_scene(scene).card.name == name
 
 
 def test_named_models(scene_of: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,20 +210,21 @@ def test_arrays_need_a_name() -> None:
 
 
 def test_an_array_with_coordinates_has_a_resolution(
-    scene_of: Callable[..., Path], caplog: pytest.LogCaptureFixture
+    scene_of: Callable[..., Path],
 ) -> None:
     import rioxarray
 
     from iic_runtime.adapters.xarray import segment
 
-    caplog.set_level(logging.WARNING)
     with rioxarray.open_rasterio(scene_of(5), chunks={"x": 20}) as da:
         assert segment(da, device="cpu", threads=1).attrs["model"] == "satellite"
-        assert segment(da, "aerial", device="cpu", threads=1).attrs["model"] == "aerial"
-        assert "measure 5 m, but the model aerial is made for 0.2 to 1 m" in caplog.text
+        with pytest.warns(
+            AssumptionWarning, match="measure 5 m, but the model aerial is made for 0.2 to 1 m"
+        ):
+            assert segment(da, "aerial", device="cpu", threads=1).attrs["model"] == "aerial"
         nowhere = da.drop_vars("spatial_ref")
-        with pytest.warns(AssumptionWarning, match="has no ground resolution"):
-            assert segment(nowhere, device="cpu", threads=1).attrs["model"] == "aerial"
+        with pytest.warns(AssumptionWarning, match="has no CRS: by its transform .* 5 m"):
+            assert segment(nowhere, device="cpu", threads=1).attrs["model"] == "satellite"
 
 
 def test_workers_get_the_chosen_model(scene_of: Callable[..., Path], tmp_path: Path) -> None:

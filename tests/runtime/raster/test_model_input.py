@@ -237,6 +237,29 @@ def test_infrared_shown_as_red_is_asked_about(make_scene: MakeScene, kind: str) 
     assert choose_reading(describe(str(true)), card).bidx == (1, 2, 3)
 
 
+def test_infrared_shown_as_red_is_doubted_where_little_grows(make_scene: MakeScene) -> None:
+    """Roofs and streets with a few trees."""
+    roofs = np.linspace(40, 200, 3600).reshape(60, 60) + np.random.default_rng(0).normal(0, 6, (3, 60, 60))
+    rest = np.random.default_rng(1).random((60, 60)) < 0.015
+    roofs[:, rest] = np.array([150, 60, 58])[:, None]
+    roofs[0] += np.random.default_rng(2).normal(0, 15, (60, 60))
+    picture = make_scene(roofs.clip(1, 255).astype(np.uint8), descriptions=None, photometric="RGB")
+    with pytest.warns(AssumptionWarning, match="may show infrared as red"):
+        choose_reading(describe(str(picture)), find_model("aerial").card)
+
+
+def test_a_band_with_a_strange_name_is_not_left_out_in_silence(make_scene: MakeScene) -> None:
+    scene = make_scene(example((0, 1, 2, 3)), descriptions=("red", "green", "blue", "quux"))
+    with pytest.warns(AssumptionWarning, match=r"without nir.*\(4 quux\), give `bands` in the order red"):
+        choose_reading(describe(str(scene)), find_model("aerial").card)
+
+
+def test_one_band_of_a_product_is_not_the_scene(make_scene: MakeScene) -> None:
+    band = make_scene(example((0,)), "T32UPU_20230615T101559_B04_10m.tif", descriptions=None)
+    with pytest.raises(SceneError, match="give the folder that holds it"):
+        choose_reading(describe(str(band)), find_model("satellite").card)
+
+
 @pytest.mark.parametrize(("bands", "text"), [((0, 3, 1), "infrared as green"), ((1, 1, 1), "is grey")])
 def test_pictures_without_true_colours_are_doubted(
     make_scene: MakeScene, bands: tuple[int, ...], text: str
