@@ -63,8 +63,7 @@ def segment_raster(
 ) -> None:
     """Map the land cover of a scene with one model and write it to OUT.
 
-    With several scenes, or a list of them, OUT is a folder, and {name} in the names of other outputs stands for the
-    name of each scene.
+    With several scenes, or a list of them, OUT is a folder; {name} in other outputs is the name of each scene.
     """
     # Dask logs each connection that it makes; it reads this variable when it is imported.
     os.environ.setdefault("DASK_LOGGING__DISTRIBUTED", "warning")
