@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.scenes import landscape
-from support.tiny_onnx import make_model
+from support.tiny_onnx import make_model, write_card
 
 from iic_geotools.classmap.classes import NODATA
 from iic_geotools.errors import ModelError, UsageError
@@ -68,7 +68,7 @@ def test_a_halo_one_pixel_short_would_show(network: int, tmp_path: Path) -> None
     """The halo of the test networks is the least that is exact: so the test above can fail."""
     from dataclasses import replace
 
-    from iic_runtime.model.file import ModelFile, write_card
+    from iic_runtime.model.file import ModelFile
 
     path = tmp_path / "model.onnx"
     path.write_bytes(make_model(network, **NETWORKS[network]))

@@ -1,6 +1,9 @@
 """Small random networks of the real geometry, as ONNX bytes, without torch: for tests and benchmarks."""
 
+import os
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -8,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from iic_geotools.classmap.classes import MapClass, distinct_colours
 from iic_runtime.model.card import Card
-from iic_runtime.model.file import put_card
+from iic_runtime.model.file import ModelFile, put_card, write_model
 
 BANDS = ("red", "green", "blue", "nir")
 _TYPES = {
@@ -17,6 +20,11 @@ _TYPES = {
     "int16": TensorProto.INT16,
     "float32": TensorProto.FLOAT,
 }
+
+
+def write_card(path: str | os.PathLike[str], card: Card) -> None:
+    """Replace the card of a model file; graph and weights stay as they are."""
+    write_model(Path(path), replace(ModelFile.read(path), card=card))
 
 
 def make_card(classes: int = 4, bands: Sequence[str] = BANDS, **changes: object) -> Card:

@@ -127,15 +127,20 @@ def write_stats(path: Path, areas: ClassAreas) -> None:
     write_atomically(path, text.encode())
 
 
+def ten_digits(value: float) -> float:
+    """Round a figure to be written: no map is accurate to more than ten digits."""
+    return float(f"{value:.10g}")
+
+
 def plain_cell(text: str) -> str:
     """A text as a cell of a CSV file: an apostrophe keeps spreadsheets from taking it for a formula."""
     return f"'{text}" if text.lstrip().startswith(("=", "+", "-", "@", "|", "%")) else text
 
 
 def _plain(row: ClassArea) -> dict[str, Any]:
-    """A row as it is written, with the fields of polygons: no map is accurate to more than ten digits."""
+    """A row as it is written, with the fields of polygons."""
     return {
-        "class" if key == "name" else key: float(f"{value:.10g}") if isinstance(value, float) else value
+        "class" if key == "name" else key: ten_digits(value) if isinstance(value, float) else value
         for key, value in asdict(row).items()
     }
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iic_geotools.geobox import AreaMethod
-from iic_geotools.products.areas import plain_cell
+from iic_geotools.products.areas import plain_cell, ten_digits
 
 TABLES = (".csv", ".json")
 
@@ -72,18 +72,18 @@ def _as_json(transitions: Transitions) -> str:
         "classes": [
             {
                 "name": name,
-                "before_ha": _plain(before),
-                "after_ha": _plain(after),
-                "gain_ha": _plain(gain),
-                "loss_ha": _plain(loss),
-                "net_ha": _plain(after - before),
+                "before_ha": ten_digits(before),
+                "after_ha": ten_digits(after),
+                "gain_ha": ten_digits(gain),
+                "loss_ha": ten_digits(loss),
+                "net_ha": ten_digits(after - before),
             }
             for name, before, after, gain, loss in zip(transitions.names, *columns, strict=True)
         ],
-        "matrix_ha": [[_plain(value) for value in row] for row in transitions.hectares],
+        "matrix_ha": [[ten_digits(value) for value in row] for row in transitions.hectares],
         "matrix_pixels": transitions.pixels.tolist(),
-        "left_out_ha": _plain(transitions.left_out_ha),
-        "changed_share": _plain(transitions.changed_share),
+        "left_out_ha": ten_digits(transitions.left_out_ha),
+        "changed_share": ten_digits(transitions.changed_share),
     }
     return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
 
@@ -96,15 +96,10 @@ def _as_csv(transitions: Transitions) -> str:
     for name, row, total, loss in zip(
         names, transitions.hectares, transitions.before, transitions.losses, strict=True
     ):
-        writer.writerow([name, *map(_plain, row), _plain(total), _plain(loss)])
-    total = _plain(transitions.hectares.sum())
-    writer.writerow(["total after", *map(_plain, transitions.after), total, None])
-    writer.writerow(["gain", *map(_plain, transitions.gains), None, None])
+        writer.writerow([name, *map(ten_digits, row), ten_digits(total), ten_digits(loss)])
+    total = ten_digits(transitions.hectares.sum())
+    writer.writerow(["total after", *map(ten_digits, transitions.after), total, None])
+    writer.writerow(["gain", *map(ten_digits, transitions.gains), None, None])
     net = transitions.after - transitions.before
-    writer.writerow(["net", *map(_plain, net), None, None])
+    writer.writerow(["net", *map(ten_digits, net), None, None])
     return buffer.getvalue()
-
-
-def _plain(value: float) -> float:
-    """A number as it is written: no map is accurate to more than ten digits."""
-    return float(f"{value:.10g}")

@@ -31,7 +31,7 @@ from iic_geotools.gdal import gdal_errors
 from iic_geotools.geobox import AreaMethod, GeoBox
 from iic_geotools.options import PartialPixels
 from iic_geotools.packages import shapely
-from iic_geotools.products.areas import ZONE_SUFFIXES, PixelAreas, plain_cell
+from iic_geotools.products.areas import ZONE_SUFFIXES, PixelAreas, plain_cell, ten_digits
 from iic_geotools.scene.points import to_pixels
 from iic_geotools.scene.region import (
     MOST_POINTS,
@@ -224,7 +224,10 @@ def write_zones(
     Args:
         columns: Figures of each polygon by name of the field.
     """
-    figures = {ZONE: zones.shapes.numbers, **{key: _rounded(values) for key, values in columns.items()}}
+    figures = {
+        ZONE: zones.shapes.numbers,
+        **{key: np.array([*map(ten_digits, values)]) for key, values in columns.items()},
+    }
     figures[METHOD] = np.array([method] * len(zones), object)
     figures = _distinct(figures)
     taken = {name.lower() for name in figures}
@@ -236,11 +239,6 @@ def write_zones(
         write_atomically(out, _as_csv(content).encode())
     else:
         _write_package(out, zones, content, layer)
-
-
-def _rounded(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Numbers as they are written: no map is accurate to more than ten digits."""
-    return np.array([float(f"{value:.10g}") for value in values])
 
 
 def _is_result(fields: Mapping[str, NDArray[Any]]) -> bool:

@@ -4,7 +4,7 @@ import ctypes
 import os
 import platform
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -120,6 +120,16 @@ def check_outputs(card: Card, batch: tuple[int, ...], outputs: Mapping[str, NDAr
             f"The graph of the model {card.name} returned {problem}; check it with iic-model validate, and export it "
             "again."
         )
+
+
+def run_checked(
+    fetch: Callable[[Images, Sequence[str]], list[NDArray[Any]]], card: Card, images: Images, confidence: bool
+) -> tuple[LabelArray, LabelArray | None]:
+    """Fetch labels and, if asked for, confidence of a batch, and check them against the card."""
+    names = OUTPUTS if confidence else OUTPUTS[:1]
+    outputs = fetch(images, names)
+    check_outputs(card, shape_of(images), dict(zip(names, outputs, strict=True)))
+    return outputs[0], outputs[1] if confidence else None
 
 
 def output_shape(card: Card, batch: tuple[int, ...]) -> tuple[int, ...]:

@@ -21,9 +21,9 @@ from iic_runtime.engine.base import (
     Images,
     LabelArray,
     as_batch,
-    check_outputs,
     import_onnxruntime,
     output_shape,
+    run_checked,
     shape_of,
 )
 from iic_runtime.engine.gpu import Buffers, Slots, describe_gpus
@@ -97,10 +97,7 @@ class OnnxEngine:
 
     def run(self, images: Images, confidence: bool) -> tuple[LabelArray, LabelArray | None]:
         """Return labels and, if asked for, confidence [N, H, W] of raw pixels [N, bands, H, W]."""
-        names = OUTPUTS if confidence else OUTPUTS[:1]
-        outputs = self.fetch(images, names)
-        check_outputs(self._card, shape_of(images), dict(zip(names, outputs, strict=True)))
-        return outputs[0], outputs[1] if confidence else None
+        return run_checked(self.fetch, self._card, images, confidence)
 
     def fetch(self, images: Images, names: Sequence[str]) -> list[NDArray[Any]]:
         """Return those of the outputs that are named."""

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from iic_geotools.errors import MissingPackageError, ModelError, last_line
 from iic_geotools.work import cores
-from iic_runtime.engine.base import OUTPUTS, EngineSpec, Images, LabelArray, as_batch, check_outputs, shape_of
+from iic_runtime.engine.base import OUTPUTS, EngineSpec, Images, LabelArray, as_batch, run_checked, shape_of
 from iic_runtime.engine.onnx import OnnxEngine
 from iic_runtime.engine.parity import prove
 from iic_runtime.model.file import ModelFile
@@ -60,10 +60,7 @@ class OpenVinoEngine:
 
     def run(self, images: Images, confidence: bool) -> tuple[LabelArray, LabelArray | None]:
         """Return labels and, if asked for, confidence [N, H, W] of raw pixels [N, bands, H, W]."""
-        names = OUTPUTS if confidence else OUTPUTS[:1]
-        outputs = self.fetch(images, names)
-        check_outputs(self._model.card, shape_of(images), dict(zip(names, outputs, strict=True)))
-        return outputs[0], outputs[1] if confidence else None
+        return run_checked(self.fetch, self._model.card, images, confidence)
 
     def fetch(self, images: Images, names: Sequence[str]) -> list[NDArray[Any]]:
         """Return those of the outputs that are named."""

@@ -13,13 +13,11 @@ from numpy.typing import NDArray
 
 from iic_geotools.errors import DeviceError, MissingPackageError, ModelError
 from iic_runtime.engine.base import (
-    OUTPUTS,
     EngineSpec,
     Images,
     LabelArray,
-    check_outputs,
     output_shape,
-    shape_of,
+    run_checked,
 )
 from iic_runtime.engine.gpu import Buffers, Gpu, Slots, cuda_runtime, find_gpu, succeed
 from iic_runtime.model.engine_card import EngineFacts
@@ -75,10 +73,7 @@ class TensorRTEngine:
 
     def run(self, images: Images, confidence: bool) -> tuple[LabelArray, LabelArray | None]:
         """Return labels and, if asked for, confidence [N, H, W] of raw pixels [N, bands, H, W]."""
-        names = OUTPUTS if confidence else OUTPUTS[:1]
-        outputs = self._slots.run(images, names)
-        check_outputs(self._model.card, shape_of(images), dict(zip(names, outputs, strict=True)))
-        return outputs[0], outputs[1] if confidence else None
+        return run_checked(self._slots.run, self._model.card, images, confidence)
 
 
 class _Slot:

@@ -14,7 +14,7 @@ walked without the `onnx` package.
 import os
 import struct
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
@@ -121,11 +121,6 @@ class ModelFile:
 def put_card(model: bytes, card: Card) -> bytes:
     """Return an ONNX model with `card` in its metadata; other metadata is kept."""
     return with_metadata(model, {**read_metadata(model), CARD_KEY: card.to_json()})
-
-
-def write_card(path: str | os.PathLike[str], card: Card) -> None:
-    """Replace the card of a model file; graph and weights stay as they are."""
-    write_model(Path(path), replace(ModelFile.read(path), card=card))
 
 
 def write_model(path: Path, model: ModelFile) -> None:

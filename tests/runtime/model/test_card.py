@@ -3,12 +3,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.tiny_onnx import make_card, make_model
+from support.tiny_onnx import make_card, make_model, write_card
 
 from iic_geotools.classmap.classes import MapClass
 from iic_geotools.errors import ModelError
 from iic_runtime.model.card import CARD_VERSION, Card, Origin
-from iic_runtime.model.file import ModelFile, put_card, with_metadata, write_card
+from iic_runtime.model.file import ModelFile, put_card, with_metadata
 from iic_runtime.model.select import MODEL_VARIABLE, find_model
 
 

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 import yaml
-from support.tiny_onnx import make_model
+from support.tiny_onnx import make_model, write_card
 from typer.testing import CliRunner
 
 from iic_geotools.classmap.classes import MapClass
 from iic_runtime.cli.model import app
 from iic_runtime.model.card import Origin
-from iic_runtime.model.file import ModelFile, write_card
+from iic_runtime.model.file import ModelFile
 from iic_runtime.model.huggingface import huggingface_card
 
 HOSTILE = 'a" #: [b](javascript:x) <script>|`*_ & \\ é'

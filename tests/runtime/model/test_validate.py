@@ -4,10 +4,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.tiny_onnx import make_model
+from support.tiny_onnx import make_model, write_card
 
 from iic_geotools.errors import ModelError
-from iic_runtime.model.file import ModelFile, write_card
+from iic_runtime.model.file import ModelFile
 from iic_runtime.model.validate import MOST_PIXELS, validate_model
 
 
