@@ -42,10 +42,9 @@ def pack(out: Path, wheel: Path | None = None) -> Path:
     with ZipFile(out, "w", ZIP_DEFLATED) as archive:
         for file in sorted(PLUGIN.iterdir()):
             if file.suffix in (".py", ".txt"):
-                archive.writestr(
-                    f"{PLUGIN.name}/{file.name}", file.read_text().replace("@VERSION@", version())
-                )
-        archive.writestr(f"{PLUGIN.name}/LICENSE", (ROOT / "LICENSE").read_text())
+                content = file.read_bytes().replace(b"@VERSION@", version().encode())
+                archive.writestr(f"{PLUGIN.name}/{file.name}", content)
+        archive.write(ROOT / "LICENSE", f"{PLUGIN.name}/LICENSE")
         if wheel is not None:
             archive.write(wheel, f"{PLUGIN.name}/{wheel.name}")
     return out

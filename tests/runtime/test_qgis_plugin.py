@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import code_page
 from support.qgis_plugin import PLUGIN, load, write_commands
 from support.scenes import landscape
 from support.tiny_onnx import make_model
@@ -221,6 +222,15 @@ def test_the_zip_is_what_qgis_installs(tmp_path: Path) -> None:
     assert [name for name in names if Path(name).suffix not in (".py", ".txt", "")] == [
         f"iic_segment/{wheel.name}"
     ]
+
+
+def test_the_zip_does_not_depend_on_the_code_page(tmp_path: Path) -> None:
+    code = (
+        "import runpy, sys; from pathlib import Path; runpy.run_path(sys.argv[1])['pack'](Path(sys.argv[2]))"
+    )
+    code_page.run(code, PLUGIN / "pack.py", tmp_path / "plugin.zip")
+    with zipfile.ZipFile(tmp_path / "plugin.zip") as archive:
+        assert archive.read("iic_segment/maps.py") == (PLUGIN / "iic_segment" / "maps.py").read_bytes()
 
 
 def test_the_documentation_shows_every_algorithm_with_its_parameters() -> None:

@@ -45,7 +45,7 @@ def convert_cifar10(package: Path, root: Path) -> Path:
 
 def _read_labels(path: Path) -> NDArray[np.uint8]:
     try:
-        labels = np.array(json.loads(path.read_text()), np.int64)
+        labels = np.array(json.loads(path.read_bytes()), np.int64)
     except (OSError, ValueError) as error:
         raise DataError(f"{path} is missing or damaged.") from error
     if labels.ndim != 1 or not ((labels >= 0) & (labels < len(CIFAR10_CLASSES))).all():

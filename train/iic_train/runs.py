@@ -125,7 +125,7 @@ class Run:
         """Return the run with other settings, which it keeps."""
         path = self.path / CONFIG
         began = path.stat().st_mtime_ns  # by which the newest run is found
-        record = {**json.loads(path.read_text()), "config": config.to_json()}
+        record = {**json.loads(path.read_bytes()), "config": config.to_json()}
         write_atomically(path, json.dumps(record, indent=2).encode())
         os.utime(path, ns=(began, began))
         return replace(self, config=config)
@@ -224,7 +224,7 @@ def load_run(path: Path | str) -> Run:
     if not file.is_file():
         raise TrainingError(f"{path} is not a run folder: it has no {CONFIG}.")
     with reading(file):
-        record = json.loads(file.read_text())
+        record = json.loads(file.read_bytes())
         config = TrainConfig.from_json(record["config"])
         versions = {str(name): str(number) for name, number in record["versions"].items()}
         facts = {name: from_plain(FACTS.get(name, Any), fact, name) for name, fact in record["data"].items()}

@@ -213,6 +213,5 @@ class _Search:
 @cache
 def bundled_world() -> World:
     """Return the mixture that comes with the package; `iic_research.spectra` fits it."""
-    text = resources.files("iic_geotools.scene").joinpath("spectra.json").read_text()
-    table = json.loads(text)
+    table = json.loads(resources.files("iic_geotools.scene").joinpath("spectra.json").read_bytes())
     return World(*(np.array(table[name]) for name in ("shares", "means", "covariances")))

@@ -101,7 +101,7 @@ def recorded_parity(model: ModelFile, package: str) -> EngineParity | None:
         return None
     file = _record_file(model, package)
     try:
-        return None if file is None else EngineParity(**json.loads(file.read_text()))
+        return None if file is None else EngineParity(**json.loads(file.read_bytes()))
     except (OSError, ValueError, TypeError):  # not there, or not whole: it is measured again
         return None
 

@@ -59,7 +59,7 @@ def read_engine_card(path: Path, content: bytes) -> tuple[Card, EngineFacts]:
     """Read the card and the facts of an engine."""
     card_path = engine_card_path(path)
     try:
-        record = json.loads(card_path.read_text())
+        record = json.loads(card_path.read_bytes())
         facts = EngineFacts(**record["engine"])
         card = Card.from_json(json.dumps(record["card"]))
     except OSError as error:

@@ -340,7 +340,7 @@ def _read_record() -> Record | None:
     try:
         if path.stat().st_size > MAX_RECORD:
             return None
-        content = json.loads(path.read_text())
+        content = json.loads(path.read_bytes())
         record = Record(**{name: str(content[name]) for name in ("model", "sha256", "run", "exported")})
         in_folder = record.model == Path(record.model).name and record.run.isprintable()
         has_time = datetime.fromisoformat(record.exported).tzinfo is not None

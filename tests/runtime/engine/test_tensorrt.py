@@ -9,6 +9,7 @@ from pathlib import Path
 
 import onnxruntime
 import pytest
+from support import code_page
 from support.tiny_onnx import make_card
 
 from iic_geotools.errors import DeviceError, IICError, ModelError, UsageError
@@ -57,6 +58,13 @@ def test_the_classes_of_an_engine_can_be_renamed(engine: Path) -> None:
     rename(engine, ["cluster 0=water"])
     assert ModelFile.read(engine).card.classes[0].name == "water"
     assert engine.read_bytes() == PLAN
+
+
+def test_names_of_classes_do_not_depend_on_the_code_page(engine: Path) -> None:
+    rename(engine, ["cluster 0=Gewässer"])
+    code = "import sys; from iic_runtime.model.file import ModelFile; from pathlib import Path; "
+    code += "print(ModelFile.read(Path(sys.argv[1])).card.classes[0].name)"
+    assert code_page.run(code, engine) == "Gewässer\n"
 
 
 @pytest.mark.parametrize(

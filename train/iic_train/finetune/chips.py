@@ -503,7 +503,7 @@ def scene_classes(source: LabelSource) -> dict[str, str]:
     if len(source.labels) != 1 or Path(source.labels[0]).suffix.lower() != ".csv":
         return {}
     try:
-        with Path(source.labels[0]).open(newline="") as file:
+        with Path(source.labels[0]).open(newline="", encoding="utf-8-sig") as file:
             rows = list(csv.DictReader(file))
         return {Path(row["file"]).name: row["class"] for row in rows}
     except (OSError, KeyError, UnicodeDecodeError) as error:
