@@ -3,12 +3,15 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUNTIME := .venv-runtime
 LOWEST := .venv-lowest
+# Each process takes up to 2 GB. Neighbouring tests share fixtures, so they stay together.
+ALL_TESTS := -m "" -n logical --maxprocesses 4 --dist worksteal
 
 .PHONY: test test-arm test-container lint coverage docs dist dist-all lowest demo demo-studio demo-train demo-clicks notebooks qgis-plugin clean
 
-# Everything that a change must pass: install, lint, types, layering, all tests (the slow ones too).
+# Everything that a change must pass: install, lint, types, layering, all tests (the slow ones too), a process per core.
+# At its end are the tests that cost most. In one process: PYTEST_ARGS="-n 0".
 test: lint
-	$(BIN)/python -m pytest -m "" --durations=12 $(PYTEST_ARGS)
+	$(BIN)/python -m pytest $(ALL_TESTS) --durations=12 $(PYTEST_ARGS)
 
 # Maps on an emulated Raspberry Pi 4, compared with those of this machine. Downloads 100 MB on Debian, once; skipped
 # with a word elsewhere. About two minutes.
@@ -29,7 +32,7 @@ lint: $(VENV)/installed
 
 # The tests with a report of the lines they reach: on the terminal, and as pages in htmlcov/.
 coverage: $(VENV)/installed
-	$(BIN)/python -m pytest -m "" --cov --cov-report=term --cov-report=html $(PYTEST_ARGS)
+	$(BIN)/python -m pytest $(ALL_TESTS) --cov --cov-report=term --cov-report=html $(PYTEST_ARGS)
 
 $(VENV)/installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)

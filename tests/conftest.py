@@ -1,10 +1,13 @@
 """Scenes and models that tests make for themselves."""
 
+import ast
 import logging
 import os
 import shutil
 import subprocess
+from collections import Counter
 from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +35,21 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.skip("QGIS is not installed")
     if item.get_closest_marker("browser") and PROGRAM is None:
         pytest.skip("Chromium is not installed")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """With `--durations`: what most of the time was spent on, and what for."""
+    if not config.getoption("durations"):
+        return
+    seconds: Counter[str] = Counter()
+    for report in chain.from_iterable(terminalreporter.stats.values()):
+        if isinstance(report, pytest.TestReport):
+            seconds[report.nodeid.partition("::")[0]] += report.duration  # type: ignore[assignment]
+    terminalreporter.section("costliest files, and what they prove")
+    for file, cost in seconds.most_common(12):
+        purpose = ast.get_docstring(ast.parse((config.rootpath / file).read_bytes())) or "as named"
+        share = cost / sum(seconds.values())
+        terminalreporter.write_line(f"{cost:6.1f} s {share:4.0%} {file}: {purpose.splitlines()[0]}")
 
 
 @pytest.fixture(autouse=True)

@@ -1,3 +1,5 @@
+"""The command `iic-export`: options, messages and what it writes."""
+
 import subprocess
 import sys
 from collections.abc import Callable

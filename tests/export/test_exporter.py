@@ -1,3 +1,5 @@
+"""A run becomes a model file whose labels are those of the run."""
+
 from pathlib import Path
 from typing import Any
 

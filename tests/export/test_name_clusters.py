@@ -1,3 +1,5 @@
+"""Clusters get the classes that people have labelled."""
+
 import warnings
 from collections.abc import Callable
 from dataclasses import replace

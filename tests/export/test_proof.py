@@ -1,3 +1,5 @@
+"""What is proven of a model before it is written: parity, exact tiling, memory."""
+
 import json
 import shutil
 from dataclasses import replace

@@ -1,3 +1,5 @@
+"""Networks as ONNX graphs: the same labels at any size and precision."""
+
 import numpy as np
 import onnx
 import onnxruntime

@@ -1,3 +1,5 @@
+"""What all commands share: errors as one sentence, exit codes, progress, closed streams."""
+
 import io
 import json
 import logging

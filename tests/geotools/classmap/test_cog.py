@@ -1,3 +1,5 @@
+"""Maps as Cloud-Optimised GeoTIFF: whole, georeferenced, and none where writing fails."""
+
 import subprocess
 import sys
 import textwrap

@@ -1,3 +1,5 @@
+"""Clean maps do not depend on tiles."""
+
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,3 +1,5 @@
+"""Polygons of a map: every pixel once, valid, with its class, in each format."""
+
 import json
 import shutil
 import subprocess
