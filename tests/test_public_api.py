@@ -57,7 +57,7 @@ def test_all_packages_have_one_version() -> None:
 
 
 @pytest.mark.parametrize("given", [None, "ACTIVE"])
-def test_training_waits_without_spinning_unless_told_otherwise(given: str | None) -> None:
+def test_training_waits_without_spinning_unless_configured_otherwise(given: str | None) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
     if given:
         environment["OMP_WAIT_POLICY"] = given

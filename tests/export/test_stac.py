@@ -71,6 +71,6 @@ def test_an_item_that_is_not_valid_is_not_written(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_export_writes_the_item_beside_the_model(trained: TrainedScene, tmp_path: Path) -> None:
+def test_export_writes_the_item_next_to_the_model(trained: TrainedScene, tmp_path: Path) -> None:
     export(trained.run, tmp_path / "m.onnx", stac=tmp_path / "item.json")
     assert json.loads((tmp_path / "item.json").read_text())["assets"]["model"]["href"] == "m.onnx"

@@ -144,7 +144,7 @@ def test_arguments_that_may_be_repeated_are_in_the_singular() -> None:
     assert "command [OPTIONS] SCENE... OUT" in CliRunner().invoke(app, ["--help"], terminal_width=200).output
 
 
-def test_a_command_may_speak_of_the_options_of_another() -> None:
+def test_a_command_may_name_the_options_of_another() -> None:
     app = cli.App()
 
     @app.command(context_settings={"obj": ("match_gsd", "scene")})

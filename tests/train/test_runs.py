@@ -75,7 +75,7 @@ def test_metrics_are_lines_and_a_half_written_one_is_not_read(tmp_path: Path) ->
     assert run.metrics() == [{"epoch": 1, "loss": -0.1}]
 
 
-def test_what_is_not_there_is_said(tmp_path: Path) -> None:
+def test_missing_runs_are_reported(tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match="no run in"):
         newest_run(tmp_path / "runs")
     with pytest.raises(TrainingError, match="not a run folder"):

@@ -306,7 +306,7 @@ def test_a_full_gpu_is_a_sentence_with_advice(tmp_path: Path, monkeypatch: pytes
         make_trainer(run, dense_data(config)).run_all()
 
 
-def test_half_precision_starts_anew_after_epochs_on_a_cpu(tmp_path: Path) -> None:
+def test_half_precision_starts_again_after_epochs_on_a_cpu(tmp_path: Path) -> None:
     config = dense_config(amp="fp16", epochs=1, steps=1, selection_steps=1, evaluation_images=0)
     run = create_run(config, {}, tmp_path)
     on_cpu = make_trainer(run, dense_data(config))

@@ -51,7 +51,7 @@ def test_a_class_must_have_a_name(name: str) -> None:
         MapClass(name, "#000000")
 
 
-def test_colours_beside_those_that_are_taken() -> None:
+def test_colours_avoid_those_that_are_taken() -> None:
     taken = distinct_colours(3)
     assert distinct_colours(2, besides=taken) == distinct_colours(5)[3:]
     rest = distinct_colours(MAX_CLASSES, besides=[*taken, None])

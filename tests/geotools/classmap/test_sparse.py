@@ -109,7 +109,7 @@ def test_it_holds_what_the_driver_writes(both: WriteBoth, kind: str, options: di
         np.testing.assert_array_equal(one.counts, other.counts)
 
 
-def test_each_tile_stands_between_its_size_and_its_last_bytes(both: WriteBoth) -> None:
+def test_each_tile_follows_its_size_and_precedes_its_last_bytes(both: WriteBoth) -> None:
     _, direct = both(GRIDS["transform"])
     content = direct.read_bytes()
     tables = tile_tables(direct)

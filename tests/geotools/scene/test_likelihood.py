@@ -150,7 +150,7 @@ def test_nothing_is_said_about_the_order_of_8_bits() -> None:
     assert judge_order(np.full((4, 9), 7, np.uint8), (BANDS,)) is None
 
 
-def test_orders_that_nobody_uses_are_not_offered() -> None:
+def test_unused_orders_are_not_offered() -> None:
     noise = RNG.normal(1000, 100, (4, 2000)).astype(np.uint16)
     verdict = judge_order(noise, usual_orders(len(COLOURS)))
     assert verdict is not None

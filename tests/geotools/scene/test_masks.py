@@ -56,7 +56,7 @@ def test_fills_are_clipped_to_the_type() -> None:
     assert (values[:, valid] == noise(2)[:, valid]).all()
 
 
-def test_a_dataset_mask_counts_beside_an_alpha_band_that_is_read_as_infrared(make_scene: MakeScene) -> None:
+def test_a_dataset_mask_counts_next_to_an_alpha_band_that_is_read_as_infrared(make_scene: MakeScene) -> None:
     path = make_scene(noise())
     mask = np.full((40, 60), 255, np.uint8)
     mask[:7] = 0

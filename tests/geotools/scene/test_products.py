@@ -132,7 +132,7 @@ def test_bands_are_in_the_order_of_their_numbers_without_the_panchromatic_one(tm
     assert info.grid.width == 12
 
 
-def test_spectrometers_in_space_say_their_wavelengths_in_another_file(tmp_path: Path) -> None:
+def test_wavelengths_of_spectrometers_are_read_from_another_file(tmp_path: Path) -> None:
     stem = "ENMAP01-____L2A-DT0000001000_20220627T104548Z_012_V010303_20230101T000000Z"
     lengths = (842.1, 664.7, 559.8, 492.0, 1610.5)
     values = np.arange(1, 6, dtype=np.int16)[:, None, None] * np.ones((1, 12, 12), np.int16)

@@ -146,5 +146,5 @@ def test_stac_items(asset: dict[str, Any], expected: tuple[float, float]) -> Non
 @pytest.mark.parametrize(
     "asset", [{}, {"raster:bands": [{"scale": 1e-4}] * 3}, {"raster:bands": "x"}, {"bands": [{}]}]
 )
-def test_stac_items_that_say_nothing(asset: dict[str, Any]) -> None:
+def test_stac_items_without_calibration(asset: dict[str, Any]) -> None:
     assert stac_radiometry(asset, 4) is None

@@ -142,7 +142,7 @@ def test_wrong_assets(item: dict[str, Any], tmp_path: Path) -> None:
         )
 
 
-def test_files_of_an_item_are_beside_it_wherever_one_is(
+def test_files_of_an_item_are_next_to_it_wherever_one_is(
     item: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_item(tmp_path / "other", 20, 30)

@@ -79,7 +79,7 @@ def test_holes_that_are_not_finite_do_not_grow(
     assert pixels.values[:, pixels.valid].min() >= 1, "nodata leaked into the average"
 
 
-def test_nodata_counts_beside_a_mask_on_another_grid(make_scene: MakeScene) -> None:
+def test_nodata_counts_next_to_a_mask_on_another_grid(make_scene: MakeScene) -> None:
     values = noise(4, 40, 60)
     values[:, 11:15, 10:21] = 0
     values[0, 31:35, 30:41] = 0

@@ -27,7 +27,9 @@ def few_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(module, "TILES", (module.DEFAULT_TILE,))
 
 
-def test_every_engine_is_measured_and_the_best_options_are_told(make_scene: MakeScene, model: Path) -> None:
+def test_every_engine_is_measured_and_the_best_options_are_reported(
+    make_scene: MakeScene, model: Path
+) -> None:
     scene = make_scene(landscape(120, 90))
     run = CliRunner().invoke(app, ["benchmark", str(model), "--scene", str(scene), "--seconds", "0.05"])
     assert run.exit_code == 0, run.output
@@ -51,7 +53,7 @@ def test_the_figures_as_json(model: Path) -> None:
         assert (trial["threads"], trial["tile"]) == (1, 512)
 
 
-def test_what_cannot_be_run_is_told_and_nothing_is_best(make_scene: MakeScene, model: Path) -> None:
+def test_failures_are_reported_and_nothing_is_best(make_scene: MakeScene, model: Path) -> None:
     scene = make_scene(landscape(40, 40)[:2], descriptions=("red", "green"))
     result = benchmark_model(model, scene, seconds=0.05)
     assert result.best is None

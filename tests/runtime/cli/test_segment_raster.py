@@ -302,7 +302,7 @@ def test_one_name_for_two_outputs(fails: Callable[..., str], tmp_path: Path) -> 
         ("--confidence", "c.png"),
     ],
 )
-def test_suffixes_say_the_format(fails: Callable[..., str], option: tuple[str, str]) -> None:
+def test_the_suffix_decides_the_format(fails: Callable[..., str], option: tuple[str, str]) -> None:
     assert f"{option[0]} must end in" in fails(*option, code=2)
 
 

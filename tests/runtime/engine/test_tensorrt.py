@@ -49,7 +49,7 @@ def engine(tmp_path: Path) -> Path:
     return path
 
 
-def test_card_and_facts_of_an_engine_are_beside_it(engine: Path) -> None:
+def test_card_and_facts_of_an_engine_are_next_to_it(engine: Path) -> None:
     model = ModelFile.read(engine)
     assert (model.card, model.engine, model.content) == (make_card(), facts(), PLAN)
 

@@ -139,7 +139,7 @@ def test_a_named_model_can_be_named_again(telling: Path, scene: Path, tmp_path: 
         name_model(telling, clicks, scene, tmp_path / "d.onnx", smoothing=-1)
 
 
-def test_points_in_another_crs_say_the_same(telling: Path, scene: Path, tmp_path: Path) -> None:
+def test_points_in_another_crs_give_the_same_model(telling: Path, scene: Path, tmp_path: Path) -> None:
     first = name_model(telling, draw(tmp_path / "a.gpkg", 10), scene, tmp_path / "a.onnx")
     draw(tmp_path / "b.gpkg", 10, crs="EPSG:4326")
     second = name_model(telling, tmp_path / "b.gpkg", scene, tmp_path / "b.onnx")

@@ -100,7 +100,7 @@ def test_holes_do_not_leak_into_a_resampled_scene(
 
 
 @pytest.mark.parametrize(("across", "down"), [(0.7, 1.9), (1.9, 0.7), (0.9, 1.3), (1.9, 1.2)])
-def test_pixels_beside_holes_keep_their_labels_where_pixels_are_not_square(
+def test_pixels_next_to_holes_keep_their_labels_where_pixels_are_not_square(
     make_scene: MakeScene, metre_model: Path, tmp_path: Path, across: float, down: float
 ) -> None:
     values = landscape(40, 57)

@@ -170,7 +170,7 @@ def test_resolutions_that_cannot_be_made(tmp_path: Path, pixel_size: float | Non
         open_scenes([path], ("grey",), gsd=(0.2, 1.0), pixel_size=pixel_size)
 
 
-def test_what_a_scene_does_not_say_about_its_pixels_can_be_told(tmp_path: Path) -> None:
+def test_missing_metadata_of_pixels_can_be_given(tmp_path: Path) -> None:
     path = write(tmp_path / "a.tif", np.ones((1, 40, 40), np.uint8), names=("grey",), crs=None)
     scenes = open_scenes([path], ("grey",), gsd=(5, 10), pixel_size=5.0)
     assert scenes.times == (1, 2)

@@ -179,7 +179,7 @@ def test_errors_that_may_have_escaped() -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(st.data())
-def test_proportional_samples_say_the_same_by_both_formulas(data: st.DataObject) -> None:
+def test_both_formulas_agree_on_proportional_samples(data: st.DataObject) -> None:
     """If every stratum has its share of the samples, weights change nothing."""
     classes = data.draw(st.integers(2, 5))
     cells = st.lists(st.integers(0, 30), min_size=classes**2, max_size=classes**2)

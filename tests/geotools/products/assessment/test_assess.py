@@ -82,7 +82,7 @@ def test_figures_by_hand(map_file: Path, tmp_path: Path) -> None:
     assert result.remarks == ()
 
 
-def test_samples_in_another_crs_say_the_same(map_file: Path, tmp_path: Path) -> None:
+def test_samples_in_another_crs_give_the_same_result(map_file: Path, tmp_path: Path) -> None:
     first = assess_map(map_file, write_samples(tmp_path / "s.gpkg"))
     rows, columns, names = scattered(200)
     x, y = np.array([point.coords[0] for point in points(rows, columns)]).T
@@ -131,7 +131,7 @@ def label(path: Path, fids: Any, values: list[str]) -> None:
     connection.close()
 
 
-def test_what_is_left_out_is_said(map_file: Path, tmp_path: Path) -> None:
+def test_samples_left_out_are_reported(map_file: Path, tmp_path: Path) -> None:
     rows, columns, names = scattered(50)
     extra = points([1, 500, rows[0], 30], [1, 500, columns[0], 3])
     everything = [*points(rows, columns), *extra]

@@ -248,7 +248,7 @@ def test_letters_beyond_ascii(server: Server) -> None:
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")
-def test_a_certificate_that_nobody_vouches_for_is_refused(tmp_path: Path, cache: Path) -> None:
+def test_an_untrusted_certificate_is_refused(tmp_path: Path, cache: Path) -> None:
     names = {"-keyout": tmp_path / "key.pem", "-out": tmp_path / "certificate.pem"}
     subprocess.run(
         ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=127.0.0.1"]
