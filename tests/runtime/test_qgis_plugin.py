@@ -111,6 +111,21 @@ def write_wheel(folder: Path, requires: str = "", modules: tuple[str, ...] = MOD
     return wheel
 
 
+@pytest.fixture
+def without_ensurepip(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Take environments to be made as on Debian without python3-venv, which is several times as fast."""
+    probe = installing._probe
+
+    def hide() -> None:
+        monkeypatch.setattr(
+            installing,
+            "_probe",
+            lambda python: tuple(fact for fact in probe(python) if fact != "ensurepip"),
+        )
+
+    return hide
+
+
 def make(environment: Any) -> list[str]:
     """Make an environment; return what was reported."""
     percents: list[float] = []
@@ -121,7 +136,9 @@ def make(environment: Any) -> list[str]:
     return messages
 
 
-def test_the_environment_is_made_replaced_and_removed(tmp_path: Path) -> None:
+def test_the_environment_is_made_replaced_and_removed(
+    tmp_path: Path, without_ensurepip: Callable[[], None]
+) -> None:
     home = tmp_path / "my profile"
     environment = installing.Environment(home, write_wheel(tmp_path / "one"))
     assert environment.command("iic-segment-raster") is None
@@ -134,6 +151,7 @@ def test_the_environment_is_made_replaced_and_removed(tmp_path: Path) -> None:
     # Another wheel, as after an update of the plugin: the old environment is not used, and goes.
     update = installing.Environment(home, write_wheel(tmp_path / "two", modules=(*MODULES, "news")))
     assert update.command("iic-segment-raster") is None
+    without_ensurepip()
     make(update)
     assert environment.command("iic-segment-raster") is None
     (folder,) = home.glob("env-*")
@@ -152,7 +170,10 @@ def test_the_environment_is_made_replaced_and_removed(tmp_path: Path) -> None:
     assert not home.exists()
 
 
-def test_an_environment_that_cannot_be_made_leaves_nothing(tmp_path: Path) -> None:
+def test_an_environment_that_cannot_be_made_leaves_nothing(
+    tmp_path: Path, without_ensurepip: Callable[[], None]
+) -> None:
+    without_ensurepip()
     # A proxy that does not answer, and an index that is not asked for anything else.
     nowhere = "http://127.0.0.1:9"
     blocked = dict.fromkeys(("HTTPS_PROXY", "HTTP_PROXY", "https_proxy", "http_proxy"), nowhere)
