@@ -46,7 +46,7 @@ def test_assess_prints_matrix_and_figures(map_file: Path, samples: Path, tmp_pat
     assert "forest [old]" in out
     assert "100.0 ± 0.0" in out
     assert (
-        "100.0 ± 0.0 % of the ground have their right class (95 % confidence, 80 samples); kappa 1.000" in out
+        "100.0 ± 0.0 % of the area is classified correctly (95 % confidence, 80 samples); kappa 1.000" in out
     )
     assert (tmp_path / "r.html").exists()
     assert (tmp_path / "r.csv").exists()
@@ -109,7 +109,7 @@ def test_progress_as_json_has_standard_output_to_itself(
     )
     lines = {
         ("assess", map_file, tmp_path / "drawn.gpkg", "--draw", 90): ("draw", "in the field class: water"),
-        ("assess", map_file, samples): ("", "have their right class"),
+        ("assess", map_file, samples): ("", "is classified correctly"),
         ("change", map_file, map_file, tmp_path / "change.tif"): ("write", "before, ha"),
         ("clean", map_file, tmp_path / "clean.tif", "--majority", 1): ("clean", "clean.tif"),
         ("stats", map_file, parcels, tmp_path / "z.csv"): ("measure", "1 polygons, 3 classes"),

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from iic_geotools.classmap.classes import rgb, spread_colours
 from iic_geotools.files import write_atomically
+from iic_geotools.html_page import html_facts, html_page, html_section
 from iic_train.config import reading
 from iic_train.data.base import Dataset, Images
 from iic_train.evaluation.evaluate import EVALUATION
@@ -87,28 +88,21 @@ class Story:
 def report_page(story: Story) -> str:
     """Return the whole page as HTML."""
     sections = [
-        f"<header><h1>{escape(story.title)}</h1>{_facts(story.facts)}</header>",
-        _section("Result", _result(story)),
-        _section("Training", _curves(story)),
-        _section("Clusters", _occupancy(story) if "b" in story.heads else ""),
-        _section("Pictures", "".join(story.pictures)),
-        _section("Settings", _settings(story.config)),
+        f"<header><h1>{escape(story.title)}</h1>{html_facts(story.facts)}</header>",
+        html_section("Result", _result(story)),
+        html_section("Training", _curves(story)),
+        html_section("Clusters", _occupancy(story) if "b" in story.heads else ""),
+        html_section("Pictures", "".join(story.pictures)),
+        html_section("Settings", _settings(story.config)),
     ]
-    return _page(story.title, sections)
+    return html_page(story.title, sections, _STYLE)
 
 
 def chart_page(title: str, charts: Sequence[str]) -> str:
     """Return a page of charts side by side."""
     header = f"<header><h1>{escape(title)}</h1></header>"
-    return _page(title, [header, f'<section><div class="charts">{"".join(charts)}</div></section>'])
-
-
-def _page(title: str, sections: Sequence[str]) -> str:
-    return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(title)}</title><style>{_STYLE}</style></head>"
-        f"<body><main>{''.join(sections)}</main></body></html>\n"
+    return html_page(
+        title, [header, f'<section><div class="charts">{"".join(charts)}</div></section>'], _STYLE
     )
 
 
@@ -252,15 +246,6 @@ def _key(name: str, colour: NDArray[np.uint8]) -> str:
     return f'<span class="key"><i class="patch" style="background:#{bytes(colour).hex()}"></i>{escape(name)}</span>'
 
 
-def _section(title: str, content: str) -> str:
-    return f"<section><h2>{title}</h2>{content}</section>" if content else ""
-
-
-def _facts(facts: Mapping[str, str]) -> str:
-    items = "".join(f"<div><dt>{escape(k)}</dt><dd>{escape(v)}</dd></div>" for k, v in facts.items())
-    return f"<dl>{items}</dl>"
-
-
 def _held_out(figures: Mapping[str, Any]) -> str:
     rows = "".join(
         f"<tr><td>{escape(name)}<td>{_percent(precision)}<td>{_percent(recall)}</tr>"
@@ -394,15 +379,7 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
 
 
 _STYLE = """
-:root{color-scheme:light dark;--ink:#1c2128;--soft:#59636e;--line:#d8dee4;--page:#f6f8fa;--card:#fff}
-@media(prefers-color-scheme:dark){:root{--ink:#e6edf3;--soft:#9198a1;--line:#30363d;--page:#0d1117;--card:#161b22}}
-*{box-sizing:border-box}
-body{margin:0;background:var(--page);color:var(--ink);font:15px/1.5 system-ui,sans-serif}
-main{max-width:1120px;margin:0 auto;padding:24px 16px 64px}
-h1{margin:0 0 8px;font-size:26px}h2{margin:0 0 12px;font-size:18px}h3{margin:18px 0 0;font-size:15px}
-header,section{background:var(--card);border:1px solid var(--line);border-radius:8px;padding:18px 20px;margin:0 0 16px}
-dl{display:flex;flex-wrap:wrap;gap:6px 32px;margin:0}dt{color:var(--soft);font-size:12px}dd{margin:0}
-.figure b{font-size:30px;margin-right:6px}.figure{margin:0}
+h3{margin:18px 0 0;font-size:15px}
 .charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,440px),1fr));gap:20px;margin-top:12px}
 .row{display:flex;flex-wrap:wrap;gap:12px;margin:12px 0}
 .looks .row{gap:6px;margin:4px 0}.looks .row figure{flex:0 0 96px}
@@ -416,8 +393,7 @@ text{fill:var(--ink);font:12px system-ui,sans-serif}text.title{font-weight:600;f
 text.axis{fill:var(--soft);font-size:11px}.grid{stroke:var(--line);stroke-width:1}
 .line{fill:none;stroke-width:1.8;stroke-linejoin:round}.dots{fill:none;stroke-width:3.4;stroke-linecap:round;opacity:.55}
 .small .dots{stroke-width:2}
-table{border-collapse:collapse;font-size:13px;margin:8px 0}th,td{padding:3px 16px 3px 0;text-align:left}
-th{color:var(--soft);font-weight:500}tr{border-bottom:1px solid var(--line)}
+table{margin:8px 0}th,td{padding:3px 16px 3px 0;text-align:left}
 tr.chosen{font-weight:600}summary{cursor:pointer}code{font-size:12px;word-break:break-word}
 """
 

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iic_geotools.geobox import AreaMethod
+from iic_geotools.html_page import html_facts, html_page, html_section
 from iic_geotools.options import Design
 from iic_geotools.products.areas import plain_cell
 from iic_geotools.products.assessment.accuracy import Estimate
@@ -89,7 +90,7 @@ class Assessment:
         """Say the result in one line."""
         margin = "" if self.overall.margin is None else f" ± {100 * self.overall.margin:.1f}"
         return (
-            f"{self.map}: {100 * self.overall.value:.1f}{margin} % of the ground have their right class (95 % "
+            f"{self.map}: {100 * self.overall.value:.1f}{margin} % of the area is classified correctly (95 % "
             f"confidence, {int(self.matrix.sum())} samples)"
         )
 
@@ -241,24 +242,19 @@ def assessment_page(assessment: Assessment) -> str:
     sections = [
         f"<header><h1>{escape(title)}</h1>{_result(assessment)}{_facts(assessment)}</header>",
         _remarks(assessment.remarks),
-        _section("Confusion matrix", _MATRIX_TEXT + _matrix(assessment)),
-        _section("Classes", _table(assessment.class_rows(), assessment.classes)),
-        _section("Areas", _areas(assessment)),
-        _section("How this was computed", _method(assessment)),
+        html_section("Confusion matrix", _MATRIX_TEXT + _matrix(assessment)),
+        html_section("Classes", _table(assessment.class_rows(), assessment.classes)),
+        html_section("Areas", _areas(assessment)),
+        html_section("How this was computed", _method(assessment)),
     ]
-    return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(title)}</title><style>{_STYLE}</style></head>"
-        f"<body><main>{''.join(sections)}</main></body></html>\n"
-    )
+    return html_page(title, sections, _STYLE)
 
 
 def _result(assessment: Assessment) -> str:
     overall = assessment.overall
     margin = "" if overall.margin is None else f" ± {100 * overall.margin:.1f}"
     return (
-        f'<p class="figure"><b>{100 * overall.value:.1f}{margin} %</b> of the ground have their right class '
+        f'<p class="figure"><b>{100 * overall.value:.1f}{margin} %</b> of the area is classified correctly '
         "(overall accuracy, 95 % confidence interval).</p>"
     )
 
@@ -272,8 +268,7 @@ def _facts(assessment: Assessment) -> str:
         "mean IoU": _number(assessment.mean_iou),
         "area": "not known" if assessment.total_ha is None else f"{amount(assessment.total_ha)} ha",
     }
-    items = "".join(f"<div><dt>{escape(k)}</dt><dd>{escape(v)}</dd></div>" for k, v in facts.items())
-    return f"<dl>{items}</dl>"
+    return html_facts(facts)
 
 
 def _number(value: float | None) -> str:
@@ -283,10 +278,6 @@ def _number(value: float | None) -> str:
 def _remarks(remarks: Sequence[str]) -> str:
     items = "".join(f"<li>{escape(remark)}</li>" for remark in remarks)
     return f'<section class="remarks"><h2>Note</h2><ul>{items}</ul></section>' if remarks else ""
-
-
-def _section(title: str, content: str) -> str:
-    return f"<section><h2>{title}</h2>{content}</section>" if content else ""
 
 
 _MATRIX_TEXT = (
@@ -441,23 +432,13 @@ def _method(assessment: Assessment) -> str:
 
 
 _STYLE = """
-:root{color-scheme:light dark;--ink:#1c2128;--soft:#59636e;--line:#d8dee4;--page:#f6f8fa;--card:#fff;--note:#fff8e5}
-@media(prefers-color-scheme:dark){:root{--ink:#e6edf3;--soft:#9198a1;--line:#30363d;--page:#0d1117;--card:#161b22;
---note:#2b2410}}
-*{box-sizing:border-box}
-body{margin:0;background:var(--page);color:var(--ink);font:15px/1.5 system-ui,sans-serif}
-main{max-width:1120px;margin:0 auto;padding:24px 16px 64px}
-h1{margin:0 0 8px;font-size:26px}h2{margin:0 0 12px;font-size:18px}
-header,section{background:var(--card);border:1px solid var(--line);border-radius:8px;padding:18px 20px;margin:0 0 16px}
 section.remarks{background:var(--note)}ul{margin:0;padding-left:20px}
-dl{display:flex;flex-wrap:wrap;gap:6px 32px;margin:12px 0 0}dt{color:var(--soft);font-size:12px}dd{margin:0}
-.figure b{font-size:30px;margin-right:6px}.figure{margin:0;max-width:none}.scroll{overflow-x:auto}
+dl{margin:12px 0 0}.scroll{overflow-x:auto}
 svg{display:block;max-width:none;height:auto}
 text{fill:var(--ink);font:13px system-ui,sans-serif}text.axis{fill:var(--soft);font-size:12px}
 text.small{font-size:11px}text.light{fill:#fff}text.faint{fill:var(--soft);opacity:.6}
 .cell{fill:var(--card);stroke:var(--line)}.whisker{fill:none;stroke:var(--ink);stroke-width:1.5}
-p{max-width:80ch}.patch{display:inline-block;width:12px;height:12px;border-radius:3px;margin-right:8px}
-table{border-collapse:collapse;font-size:13px;margin:0 0 8px}tr{border-bottom:1px solid var(--line)}
-th,td{padding:4px 18px 4px 0;text-align:right;white-space:nowrap}th:first-child,td:first-child{text-align:left}
-th{color:var(--soft);font-weight:500}
+p{max-width:80ch}.figure{max-width:none}.patch{display:inline-block;width:12px;height:12px;border-radius:3px;margin-right:8px}
+table{margin:0 0 8px}th,td{padding:4px 18px 4px 0;text-align:right;white-space:nowrap}
+th:first-child,td:first-child{text-align:left}
 """
