@@ -4,6 +4,7 @@ from pathlib import Path
 
 from iic_geotools.cli.app import option_name
 from iic_geotools.settings import markdown_table
+from iic_runtime.classifier import ClassifySettings
 from iic_runtime.options import NameSettings, SegmentSettings
 
 PAGE = Path(__file__).parent / "options.md"
@@ -18,7 +19,9 @@ def options_page() -> str:
         "## iic-segment-raster, segment_raster\n\n"
         f"{markdown_table(SegmentSettings, option_name)}\n"
         "## iic-model name, name_model\n\n"
-        f"{markdown_table(NameSettings, option_name)}"
+        f"{markdown_table(NameSettings, option_name)}\n"
+        "## iic-classify, classify_images\n\n"
+        f"{markdown_table(ClassifySettings, option_name)}"
     )
 
 

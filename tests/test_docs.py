@@ -18,6 +18,7 @@ from typer.main import get_command
 import iic_export.cli
 import iic_geotools
 import iic_geotools.cli.map
+import iic_runtime.cli.classify
 import iic_runtime.cli.model
 import iic_runtime.cli.rio
 import iic_runtime.cli.scenes
@@ -32,6 +33,7 @@ RUNNABLE = "<!-- runnable -->"
 COMMANDS: dict[str, Any] = {  # typer may bring a click of its own
     "iic-segment-raster": get_command(iic_runtime.cli.segment_raster.app),
     "iic-scenes": get_command(iic_runtime.cli.scenes.app),
+    "iic-classify": get_command(iic_runtime.cli.classify.app),
     "iic-map": get_command(iic_geotools.cli.map.app),
     "iic-model": get_command(iic_runtime.cli.model.app),
     "iic-studio": get_command(iic_runtime.cli.studio.app),

@@ -26,7 +26,7 @@ from iic_runtime.model.file import ModelFile
 from iic_runtime.model.select import find_model
 
 _LOG = logging.getLogger(__name__)
-ClassifierDevice = Literal["auto", "cpu", "cuda"]
+ClassifierDevice = Literal["auto", "cpu", "cuda", "tensorrt"]
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".gif", ".webp", ".pgm", ".ppm")
 ARRAY_SUFFIX = ".npy"
 PROBABILITIES = "probabilities"
@@ -59,7 +59,7 @@ class Classifier:
     Args:
         model: A model file, by its path or already read; by default the one that the environment variable `IIC_MODEL`
             names, or else the one that was exported to the working directory.
-        device: "auto", "cpu" or "cuda".
+        device: "auto", "cpu", "cuda" or "tensorrt".
         threads: Number of threads of the engine; by default all cores.
         batch: Number of images that are run at once.
 
@@ -144,7 +144,12 @@ class Classifier:
         return Classification(labels, confidence, probabilities)
 
     def _run(self, batch: NDArray[Any]) -> tuple[LabelArray, LabelArray, NDArray[np.float32]]:
-        labels, confidence, probabilities = self.engine.fetch(batch, (*OUTPUTS, PROBABILITIES))
+        count, spec = len(batch), self.engine.spec
+        if spec.device == "tensorrt":  # which would build an engine for each number of images
+            batch = np.resize(batch, (spec.batch, *batch.shape[1:]))
+        outputs = self.engine.fetch(batch, (*OUTPUTS, PROBABILITIES))
+        labels, confidence, probabilities = (values[:count] for values in outputs)
+        batch = batch[:count]
         check_outputs(self.card, batch.shape, {"labels": labels, "confidence": confidence})
         if probabilities.shape != (len(batch), len(self.classes)):
             raise ModelError(

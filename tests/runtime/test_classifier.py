@@ -2,6 +2,7 @@
 
 import csv
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +12,9 @@ from PIL import Image
 from support.tiny_onnx import make_classifier, make_model
 from typer.testing import CliRunner
 
-from iic_geotools.errors import DataError, ModelError, UsageError
+from iic_geotools.errors import DataError, DeviceError, ModelError, UsageError
 from iic_runtime import Classifier, classify_images
-from iic_runtime.classifier import read_image
+from iic_runtime.classifier import ClassifierDevice, read_image
 from iic_runtime.cli.classify import app
 from iic_runtime.model.select import record_export
 
@@ -46,6 +47,45 @@ def test_arrays_get_the_labels_of_the_graph(digits: Path, images: np.ndarray, ba
     assert result.probabilities == pytest.approx(probabilities, abs=1e-6)
     assert np.array_equal(result.top(1)[:, 0], labels)
     assert np.array_equal(np.sort(result.top(3)), np.tile(np.arange(3), (7, 1)))
+
+
+def test_batches_for_tensorrt_would_have_one_shape(
+    digits: Path, images: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Computed on the CPU: TensorRT would build an engine for each number of images."""
+    classify = Classifier(digits, device="cpu", batch=4)
+    expected, fetch, shapes = classify(images), classify.engine.fetch, []
+
+    def watch(batch: np.ndarray, names: tuple[str, ...]) -> list[np.ndarray]:
+        shapes.append(batch.shape)
+        return fetch(batch, names)
+
+    monkeypatch.setattr(classify.engine, "fetch", watch)
+    monkeypatch.setattr(classify.engine, "spec", replace(classify.engine.spec, device="tensorrt"))
+    result = classify(images)
+    assert shapes == [(4, 1, 8, 8), (4, 1, 8, 8)]
+    assert np.array_equal(result.labels, expected.labels)
+    assert np.array_equal(result.probabilities, expected.probabilities)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("device", ["cuda", "tensorrt"])
+def test_a_gpu_gives_the_classes_of_the_cpu(
+    digits: Path,
+    images: np.ndarray,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    device: ClassifierDevice,
+) -> None:
+    monkeypatch.setenv("IIC_CACHE", str(tmp_path / "cache"))
+    try:
+        on_gpu = Classifier(digits, device=device, batch=4)(images)
+    except DeviceError as error:
+        pytest.skip(str(error))
+    on_cpu = Classifier(digits, device="cpu")(images)
+    assert on_gpu.probabilities == pytest.approx(on_cpu.probabilities, abs=1e-4)
+    sure = np.diff(np.sort(on_cpu.probabilities), axis=1)[:, -1] > 1e-3
+    assert np.array_equal(on_gpu.labels[sure], on_cpu.labels[sure])
 
 
 def test_one_image_and_none(digits: Path, images: np.ndarray) -> None:

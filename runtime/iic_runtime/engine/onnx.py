@@ -30,7 +30,7 @@ from iic_runtime.engine.gpu import Buffers, Slots, describe_gpus
 from iic_runtime.model.card import Card, Precision
 from iic_runtime.model.file import ModelFile
 from iic_runtime.model.onnx_graph import only_outputs
-from iic_runtime.model.onnx_precision import has_unsigned_integers
+from iic_runtime.model.onnx_precision import is_asymmetric
 from iic_runtime.options import Device
 
 _TYPES = {
@@ -164,15 +164,20 @@ def _providers(model: ModelFile, spec: EngineSpec) -> list[Any]:
     cuda = (PROVIDERS["cuda"], {"use_tf32": "0"})
     if spec.device != "tensorrt":
         return [PROVIDERS["cpu"]] if spec.device == "cpu" else [cuda, PROVIDERS["cpu"]]
-    if model.card.precision == "int8" and has_unsigned_integers(model.content):
-        raise ModelError(
-            f"The integers of {model.path} are unsigned, for CPUs, and TensorRT takes signed ones; build an engine of "
-            "the model in fp32 with iic-model convert, or use `device` cuda."
-        )
+    check_integers(model)
     # TensorRT builds an engine for the largest shape, the one of an inner tile of a large scene.
     side = largest_read(spec.tile, model.card.halo, model.card.stride)
     options = provider_options(model.card, model.digest, spec.batch, side)
     return [(PROVIDERS["tensorrt"], options), cuda, PROVIDERS["cpu"]]
+
+
+def check_integers(model: ModelFile) -> None:
+    """Refuse a model in int8 for TensorRT that was made for CPUs."""
+    if model.card.precision == "int8" and is_asymmetric(model.content):
+        raise ModelError(
+            f"The integers of {model.path} are unsigned or have zero points, for CPUs, and TensorRT takes signed ones "
+            "around zero; build an engine of the model in fp32 with iic-model convert, or use `device` cuda."
+        )
 
 
 def _open_session(runtime: Any, model: ModelFile, providers: list[Any], threads: int | None) -> Any:
@@ -238,8 +243,11 @@ def provider_options(card: Card, digest: str, batch: int, side: int) -> dict[str
     key = "\n".join([digest, *_versions(), describe_gpus(), card.precision, str(sorted(shapes.items()))])
     folder = cache_folder() / "tensorrt" / sha256(key.encode()).hexdigest()[:24]
     folder.mkdir(parents=True, exist_ok=True)
+    # Models of whole images have one size, and batches of one shape.
     profile = {
-        f"trt_profile_{name}_shapes": f"image:{_format_shape(shape)}" for name, shape in shapes.items()
+        f"trt_profile_{name}_shapes": f"image:{_format_shape(shape)}"
+        for name, shape in shapes.items()
+        if card.task == "segmentation"
     }
     return {
         **profile,

@@ -15,6 +15,7 @@ from iic_geotools.scene.listing import find_scene
 from iic_geotools.settings import PathLike, takes
 from iic_geotools.tiling import TileGrid, largest_read
 from iic_runtime.engine.base import OUTPUTS, Engine
+from iic_runtime.engine.onnx import check_integers
 from iic_runtime.engine.open_engine import open_engine
 from iic_runtime.engine.parity import as_function, trial_image
 from iic_runtime.engine.tensorrt_build import find_tensorrt, write_engine
@@ -150,6 +151,7 @@ def _check(arguments: ConvertArguments, file: ModelFile, precision: str) -> None
     if precision == card.precision and kind == "onnx":
         raise UsageError(f"{file.path} is in {precision} already; copy it, or give another `precision`.")
     if kind == "tensorrt":
+        check_integers(file)
         find_tensorrt()
 
 

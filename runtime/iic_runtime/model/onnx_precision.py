@@ -121,12 +121,15 @@ def to_int8(content: bytes, measure: Measure, *, symmetric: bool = False) -> byt
     )
 
 
-def has_unsigned_integers(content: bytes) -> bool:
-    """Return whether a serialised model quantises to unsigned integers, which TensorRT does not take."""
+def is_asymmetric(content: bytes) -> bool:
+    """Return whether integers of a serialised model are unsigned or have a zero point, which TensorRT does not take."""
     graph = OnnxGraph.parse(content)
     quantising = [node for node in graph.nodes if node.operator == "QuantizeLinear"]
     # Without a zero point they are unsigned too.
-    return any(len(node.inputs) < 3 or graph.type_of(node.inputs[2]) == UINT8 for node in quantising)
+    return any(
+        len(node.inputs) < 3 or graph.type_of(node.inputs[2]) == UINT8 or graph.weight(node.inputs[2]).any()
+        for node in quantising
+    )
 
 
 def inner_convolutions(graph: OnnxGraph) -> list[Node]:

@@ -156,9 +156,13 @@ def test_integers_for_cpus_are_refused(model: Path, monkeypatch: pytest.MonkeyPa
     out = tmp_path / "int8.onnx"
     convert_model(model, out, precision="int8", min_agreement=0.9)
     monkeypatch.setenv("IIC_CACHE", str(tmp_path))
-    with pytest.raises(ModelError, match="are unsigned, for CPUs, and TensorRT takes signed ones"):
+    with pytest.raises(
+        ModelError, match="unsigned or have zero points, for CPUs, and TensorRT takes signed ones"
+    ):
         _providers(ModelFile.read(out), EngineSpec("tensorrt", 64, 1))
     assert _providers(ModelFile.read(out), EngineSpec("cpu", 64, 1)) == ["CPUExecutionProvider"]
+    with pytest.raises(ModelError, match="TensorRT takes signed ones around zero"):
+        convert_model(out, tmp_path / "int8.engine", format="tensorrt")
 
 
 @pytest.mark.parametrize(("precision", "option"), [("fp16", "trt_fp16_enable"), ("int8", "trt_int8_enable")])
@@ -171,6 +175,14 @@ def test_tensorrt_may_compute_in_the_precision_of_the_card(
     options = provider_options(make_card(precision=precision), "abc", 2, 544)
     assert {name for name in options if options[name] == "True" and name not in single} == {option}
     assert options["trt_engine_cache_path"] != single["trt_engine_cache_path"]
+
+
+def test_models_of_images_have_one_shape_and_no_profile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("IIC_CACHE", str(tmp_path))
+    options = provider_options(make_card(task="clustering"), "abc", 64, 1)
+    assert not [name for name in options if "profile" in name]
 
 
 @pytest.mark.parametrize("part", ["_versions", "describe_gpus"])

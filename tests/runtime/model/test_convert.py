@@ -26,7 +26,7 @@ from iic_runtime.model import convert
 from iic_runtime.model.card import Card
 from iic_runtime.model.convert import convert_model
 from iic_runtime.model.file import ModelFile, put_card
-from iic_runtime.model.onnx_precision import has_unsigned_integers, to_half, to_int8
+from iic_runtime.model.onnx_precision import is_asymmetric, to_half, to_int8
 from iic_runtime.model.triton import triton_config
 from iic_runtime.options import EngineOptions, EngineSettings
 
@@ -96,7 +96,12 @@ def test_inner_convolutions_compute_in_integers(symmetric: bool) -> None:
 
     model = onnx.load_from_string(to_int8(content, measure, symmetric=symmetric))
     onnx.checker.check_model(model, full_check=True)
-    assert has_unsigned_integers(model.SerializeToString()) is not symmetric
+    assert is_asymmetric(model.SerializeToString()) is not symmetric
+    zero = next(node.input[2] for node in model.graph.node if node.op_type == "QuantizeLinear")
+    shifted = onnx.ModelProto.FromString(model.SerializeToString())
+    (weight,) = (weight for weight in shifted.graph.initializer if weight.name == zero)
+    weight.CopyFrom(onnx.numpy_helper.from_array(np.full_like(onnx.numpy_helper.to_array(weight), 3), zero))
+    assert is_asymmetric(shifted.SerializeToString())
     assert sorted(ranges) == ["full0_relu", "full1_relu", "half0_relu", "pooled"]
     types = {weight.name: weight.data_type for weight in model.graph.initializer}
     made_by = {output: node for node in model.graph.node for output in node.output}
