@@ -213,7 +213,7 @@ def test_impossible_engine_options(options: dict[str, Any]) -> None:
         EngineOptions(**options)
 
 
-def test_an_engine_is_proven_on_images_that_it_takes(
+def test_with_the_cpu_in_its_place_an_engine_is_proven_on_images_that_fit_its_profile(
     trained: TrainedScene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Limited:

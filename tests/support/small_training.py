@@ -12,6 +12,10 @@ from iic_train.data.base import Arrays, Dataset
 from iic_train.data.loader import ImageSource
 from iic_train.data.training_data import TrainingData
 from iic_train.distributed import Ranks
+from iic_train.finetune.chips import Chip, LabelledChips, Legend
+from iic_train.finetune.learner import Learner
+from iic_train.finetune.settings import FinetuneConfig, LabelSource
+from iic_train.models.networks import Network
 from iic_train.models.registry import NetworkConfig
 from iic_train.runs import Run
 from iic_train.trainer import Trainer
@@ -92,6 +96,22 @@ def image_data(config: TrainConfig) -> TrainingData:
     source = ImageSource(part)
     dataset = Dataset.of_labelled("blobs", part, part, ("0", "1", "2"), dense=False, overcluster=True)
     return TrainingData(source, source, dataset, {"fingerprint": dataset.fingerprint()})
+
+
+def small_learner(device: torch.device) -> Learner:
+    """Fine-tuning of a small network on noise in which two thirds of the pixels are labelled."""
+    legend = Legend(("dark", "bright"))
+    codes = np.array([0, *(legend.code((name,)) for name in legend.classes)], np.uint8)
+    rng = np.random.default_rng(0)
+    pixels = rng.integers(0, 256, (4, 48, 48)).astype(np.uint8)
+    chip = Chip(0, "here", pixels, codes[rng.integers(0, 3, (48, 48))], 0)
+    config = dense_config(
+        network=NetworkConfig("context-small", ("red", "green", "blue", "nir"), 2, bias=True),
+        passes=("b",),
+        steps=2,
+        finetune=FinetuneConfig(legend.classes, (LabelSource("labels", ("scene.tif",)),), dropout=0.1),
+    )
+    return Learner(Network(config.network).to(device), LabelledChips([chip], legend, "", None), config)
 
 
 def make_trainer(run: Run, data: TrainingData, workers: int = 0, progress: OnProgress = silent) -> Trainer:

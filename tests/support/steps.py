@@ -79,7 +79,7 @@ def gradient(network: Network, objective: StepObjective) -> tuple[Tensor, Tensor
     network.zero_grad()
     loss = losses(objective)
     objective.backward(loss)
-    sum_gradients(network)
+    sum_gradients(network.parameters())
     return loss.detach(), torch.cat([p.grad.flatten() for p in network.parameters() if p.grad is not None])
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support.small_training import small_learner
 from support.steps import DENSE, IMAGE, gradient, losses, make_network, make_objective, share_of_batch
 
 from iic_train.config import TrainConfig
@@ -74,6 +75,20 @@ def test_a_step_does_not_make_the_host_wait(config: TrainConfig) -> None:
     step()  # constants are copied, kernels are chosen
     with no_waiting():
         step()
+
+
+def test_a_step_of_fine_tuning_does_not_make_the_host_wait() -> None:
+    learner = small_learner(choose_device("cuda"))
+
+    def step(number: int) -> None:
+        learner.loop.optimiser.zero_grad(set_to_none=True)
+        learner._step_loss((1, number), None).backward()  # type: ignore[no-untyped-call]
+        learner.loop._update()
+        learner._average(number)
+
+    step(0)  # constants are copied, kernels are chosen
+    with no_waiting():
+        step(1)
 
 
 @pytest.mark.parametrize("amp", ["off", "bf16", "fp16"])

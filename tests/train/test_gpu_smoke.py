@@ -12,6 +12,7 @@ import pytest
 import torch
 from support.fake_cuda import CUDA, FakeCuda, fake_cuda
 from support.presets import DISTINCT_PRESETS
+from support.small_training import small_learner
 
 from iic_export.torch_to_onnx import served_head
 from iic_train.config import DataConfig, TrainConfig
@@ -20,8 +21,7 @@ from iic_train.data.loader import Batch, ImageSource
 from iic_train.data.training_data import TrainingData
 from iic_train.distributed import Ranks
 from iic_train.evaluation.evaluate import network_predict
-from iic_train.finetune.image_runs import Classifier, FinetuneSettings, distort, ten_crops
-from iic_train.finetune.learner import change_light
+from iic_train.finetune.image_runs import Classifier, FinetuneSettings, _batches, distort, ten_crops
 from iic_train.losses.step import Step, StepObjective, step_objective
 from iic_train.models.networks import Network
 from iic_train.models.registry import NetworkConfig
@@ -31,7 +31,7 @@ from iic_train.runs import create_run
 from iic_train.trainer import Trainer
 from iic_train.views.pairs import image_views
 from iic_train.views.random_numbers import Draw
-from iic_train.views.settings import ImagePairs, Light
+from iic_train.views.settings import ImagePairs
 
 pytestmark = pytest.mark.gpu_smoke
 FAST = ("fashion-mnist", "coco-stuff-3")
@@ -150,7 +150,7 @@ def test_a_trainer_on_the_device(tmp_path: Path) -> None:
         assert {batch.pixels.device.type for batch in batches} == {"cuda"}
         assert {value.device.type for value in trainer.network.state_dict().values()} == {"cuda"}
         (terms,) = trainer._objective(batches[0], "a", (0, 1)).terms["a"]
-        assert trainer.scaler.scale(terms.loss).device == CUDA
+        assert trainer.loop.scaler.scale(terms.loss).device == CUDA
 
 
 @pytest.mark.filterwarnings("ignore:Accessing the data pointer of FakeTensor")
@@ -174,22 +174,28 @@ def test_fine_tuning_of_images() -> None:
     pairs, settings = config.pairs, FinetuneSettings(hidden=16)
     assert isinstance(pairs, ImagePairs)
     small = replace(config.network, widths=(8, 8, 8, 8), clusters_b=10, sub_heads=1)
-    with fake_cuda():
+    labelled = Arrays(np.zeros((4, 3, 96, 96), np.uint8), np.arange(4), small.channels)
+    with fake_cuda() as mode:
         classifier = Classifier(Network(small).to(CUDA), pairs.size, 10, settings.hidden).to(CUDA)
         draw = Draw(0, CUDA)
-        pixels = torch.zeros(4, 3, 96, 96, dtype=torch.uint8, device=CUDA)
+        mode.waits.clear()
+        (pixels, _), *_ = _batches(labelled, np.arange(4), 4, CUDA)
+        assert not mode.waits
         scaled = classifier.network.scale(pixels)
         _, views = image_views(pairs, scaled, small.channels, draw)
         assert classifier(distort(views, settings, draw)).shape == (4, 10)
         assert all(classifier(view).device == CUDA for view in ten_crops(scaled, pairs.crop, pairs.size))
 
 
-def test_light_of_fine_tuning_on_scenes_does_not_wait() -> None:
+def test_fine_tuning_on_scenes_in_half_precision_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """Noise, which is drawn by a generator on the device, is left to a real GPU."""
-    light = Light(plain=0.1, varied=True, gain=0.2, gamma=0.1, offset=0.1, noise=0.1)
+    monkeypatch.setattr(Draw, "normal", lambda self, like: torch.zeros_like(like))
     with fake_cuda() as mode:
-        images = torch.zeros(4, 4, 16, 16, device=CUDA)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Draw, "normal", lambda self, like: torch.zeros_like(like))
-            change_light(light, images, Draw(0, CUDA))
-        assert not mode.waits
+        learner = small_learner(CUDA)
+        assert learner.loop.amp == "bf16"
+        assert learner.loop.optimiser.defaults["fused"]
+        learner._step_loss((1, 0), None)  # copies constants, once
+        mode.waits.clear()
+        loss = learner._step_loss((1, 1), None)
+        assert (loss.device, loss.dtype, loss.requires_grad) == (CUDA, torch.float32, True)
+        assert not mode.waits, "the host waits for the device"

@@ -54,7 +54,7 @@ def test_a_run_resumes_within_an_epoch(
     make_data: MakeData,
     reports: int,
 ) -> None:
-    monkeypatch.setattr("iic_train.trainer.CHECK_EVERY", 1)
+    monkeypatch.setattr("iic_train.loop.CHECK_EVERY", 1)
     monkeypatch.setattr("iic_train.trainer.SAVE_SECONDS", 0.0)
     config = make_config(schedule="cosine", steps=3, epochs=2)
     whole = create_run(config, {}, tmp_path, "whole")
@@ -81,7 +81,7 @@ def test_a_run_resumes_within_an_epoch(
 
 
 def test_weights_that_are_not_finite_are_not_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("iic_train.trainer.CHECK_EVERY", 1)
+    monkeypatch.setattr("iic_train.loop.CHECK_EVERY", 1)
     monkeypatch.setattr("iic_train.trainer.SAVE_SECONDS", 0.0)
     config = image_config(steps=4, epochs=1)
     run = create_run(config, {}, tmp_path)
@@ -94,8 +94,10 @@ def test_weights_that_are_not_finite_are_not_saved(tmp_path: Path, monkeypatch: 
         if len(updates) == 3:
             next(trainer.network.parameters()).data.fill_(torch.nan)
 
-    trainer.optimiser.register_step_post_hook(spoil)
-    with pytest.raises(TrainingError, match=r"not finite in epoch 1, step 3.*saved before is kept"):
+    trainer.loop.optimiser.register_step_post_hook(spoil)
+    with pytest.raises(
+        TrainingError, match=r"not finite in epoch 1, .*, step 3 \(what was saved before is kept"
+    ):
         trainer.run_all()
     state = run.load_state()
     assert state is not None
@@ -273,7 +275,7 @@ def test_the_duration_is_estimated_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("iic_train.trainer.ESTIMATE_SECONDS", 0.0)
-    monkeypatch.setattr("iic_train.trainer.CHECK_EVERY", 1)
+    monkeypatch.setattr("iic_train.loop.CHECK_EVERY", 1)
     config = dense_config(epochs=2, steps=2, selection_steps=1, evaluation_images=0)
     with caplog.at_level("INFO", "iic_train"):
         make_trainer(create_run(config, {}, tmp_path), dense_data(config)).run_all()
@@ -312,9 +314,9 @@ def test_half_precision_starts_again_after_epochs_on_a_cpu(tmp_path: Path) -> No
     on_cpu = make_trainer(run, dense_data(config))
     on_cpu.run_all()
     assert run.load_state()["scaler"] == {}
-    on_cpu.scaler = torch.amp.GradScaler("cpu", enabled=True)  # as it is on a GPU
+    on_cpu.loop.scaler = torch.amp.GradScaler("cpu", enabled=True)  # as it is on a GPU
     on_cpu._restore()
-    assert on_cpu.scaler.is_enabled()
+    assert on_cpu.loop.scaler.is_enabled()
 
 
 def test_training_stops_once_the_loss_stops_early(tmp_path: Path) -> None:

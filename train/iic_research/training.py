@@ -5,7 +5,6 @@ learns the labels that k-means finds in its own features, again and again.
 """
 
 import copy
-import math
 from collections.abc import Iterable
 from typing import Protocol
 
@@ -13,7 +12,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from iic_geotools.errors import TrainingError
 from iic_geotools.work import OnProgress, Progress, silent
 from iic_research.features import (
     Features,
@@ -29,6 +27,7 @@ from iic_train.data.base import Dataset
 from iic_train.data.loader import Batch, ImageSource, Loader, steps_of
 from iic_train.evaluation.evaluate import Predict
 from iic_train.evaluation.kmeans import assign, kmeans
+from iic_train.loop import Loop, Loss
 from iic_train.losses.step import Pairs, make_pairs, plain_views, seed_of
 from iic_train.models.layers import fresh_statistics
 from iic_train.models.networks import Network
@@ -64,29 +63,26 @@ def train_trunk(
     Epochs, steps, images per step, learning rate, views and seed are those of the run. The heads do not change.
     """
     loader, steps = _training_part(config, dataset)
-    optimiser = torch.optim.Adam(network.trunk.parameters(), lr=config.lr)
-    for epoch in range(1, config.epochs + 1):
-        # A task may begin every epoch with new parameters, so their optimiser is new as well.
-        beside = torch.optim.Adam(list(task.start_epoch(epoch)), lr=config.lr)
+    loop = Loop(
+        [{"params": list(network.trunk.parameters())}], config.lr, torch.device(device), amp=config.amp
+    )
+
+    def train_epoch(epoch: int) -> float:
+        def objective(raw: Batch, step: int) -> Loss:
+            batch, key = raw.to(loop.device), (config.seed, epoch, 0, step)
+            pairs = make_pairs(network, batch, config, key)
+            with loop.autocast():
+                return Loss(task.loss(batch, pairs, Draw(seed_of((*key, 1)), device)))
+
+        batches = loader.batches(0, (config.seed, epoch, 0), steps)
+        # A task may begin every epoch with new parameters, so their moments are new as well.
+        loop.train_beside(task.start_epoch(epoch))
         network.train()
-        total = torch.zeros((), device=device)
-        for step, raw in enumerate(loader.batches(0, (config.seed, epoch, 0), steps)):
-            batch = Batch(raw.pixels.to(device), None if raw.valid is None else raw.valid.to(device))
-            key = (config.seed, epoch, 0, step)
-            draw = Draw(seed_of((*key, 1)), device)
-            loss = task.loss(batch, make_pairs(network, batch, config, key), draw)
-            optimiser.zero_grad(set_to_none=True)
-            beside.zero_grad(set_to_none=True)
-            loss.backward()  # type: ignore[no-untyped-call]
-            optimiser.step()
-            beside.step()
-            total += loss.detach()
-        mean = float(total) / steps
-        if not math.isfinite(mean):
-            raise TrainingError(
-                f"The loss is not finite in epoch {epoch}: try a learning rate (`lr`) below {config.lr:g}."
-            )
-        progress(Progress("baseline", epoch, config.epochs, note=f"loss {mean:.4f}"))
+        return loop.train(batches, objective, steps, f"epoch {epoch}")
+
+    for epoch in range(1, config.epochs + 1):
+        note = f"loss {train_epoch(epoch):.4f}"
+        progress(Progress("baseline", epoch, config.epochs, note=note))
     calibrate(network, config, dataset, device)
 
 

@@ -7,7 +7,7 @@ large batch: `sum_gradients` adds the shares up.
 import ctypes
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -150,10 +150,10 @@ def explain_full_memory(advice: str) -> Iterator[None]:
         raise DeviceError(f"The memory of the GPU is full: {advice}.") from error
 
 
-def sum_gradients(network: nn.Module) -> None:
+def sum_gradients(parameters: Iterable[Tensor]) -> None:
     """Add up the gradients of all ranks in one message; parameters without one, those of an idle head, are left out."""
     if dist.is_initialized():
-        _in_one_message([p.grad for p in network.parameters() if p.grad is not None])
+        _in_one_message([p.grad for p in parameters if p.grad is not None])
 
 
 def average_statistics(network: nn.Module, weight: float = 1.0) -> None:

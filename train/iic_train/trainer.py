@@ -12,7 +12,6 @@ import logging
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from iic_geotools.errors import DataError, TrainingError, UsageError
+from iic_geotools.errors import DataError, UsageError
 from iic_geotools.settings import takes
 from iic_geotools.work import OnProgress, Progress, silent
 from iic_train.config import Execution, TrainConfig, reading
@@ -31,16 +30,15 @@ from iic_train.distributed import (
     Ranks,
     agree,
     average_statistics,
-    choose_precision,
     choose_workers,
     explain_full_memory,
     first_on_machine,
     join_ranks,
-    sum_gradients,
 )
 from iic_train.evaluation.evaluate import follow_accuracy
 from iic_train.evaluation.simplex import keep_simplex
 from iic_train.finetune.pixel_runs import resume_learning
+from iic_train.loop import Loop, cosine, is_checked
 from iic_train.losses.objective import Terms
 from iic_train.losses.step import Step, StepObjective, plain_views, slices_of, step_objective
 from iic_train.models.bank import Bank
@@ -55,7 +53,6 @@ from iic_train.watch import (
     describe_heads,
     describe_plan,
     memory_advice,
-    not_finite,
     stops_early,
 )
 
@@ -165,8 +162,6 @@ class Epoch:
 _LOG = logging.getLogger(__name__)
 SELECTION_PASS = 1_000
 """Number of the pass on which epochs are compared; no epoch has that many passes."""
-CHECK_EVERY = 10
-"""Number of steps between looks at the loss, each of which makes a GPU wait."""
 ESTIMATE_SECONDS = 60.0
 """Time after which the duration of the run is estimated."""
 SAVE_SECONDS = 600.0
@@ -282,11 +277,8 @@ class Trainer:
             self.network = self.network.to(memory_format=torch.channels_last)
         features = self.network.learnt if config.passes == ("a",) else self.network.features
         self.features = torch.compile(features) if config.compile else features
-        cuda = device.type == "cuda"
-        torch.backends.cudnn.benchmark = cuda  # windows and images have one size
-        self.optimiser = torch.optim.Adam(self.network.parameters(), lr=config.lr, fused=cuda)
-        self.amp = choose_precision(config.amp, device)
-        self.scaler = torch.amp.GradScaler(device.type, enabled=self.amp == "fp16" and cuda)
+        groups = [{"params": list(self.network.parameters())}]
+        self.loop = Loop(groups, config.lr, device, amp=config.amp, kept=self._kept)
         self.images = config.batch // config.repeats  # read per step, over all ranks
         self.share = ranks.share(self.images)  # by this rank
         self.sources = [data.train_a, data.train_b]
@@ -298,13 +290,12 @@ class Trainer:
             workers=choose_workers(workers, device, ranks),
             pin=device.type == "cuda",
         )
-        if cuda and ranks.first:
-            _LOG.info(
-                "Computing in %s, the loss in float32 without TF32.",
-                "float32" if self.amp == "off" else self.amp,
-            )
-        elif self.amp != "off" and ranks.first:
-            _LOG.warning("%s is for CUDA: on this %s training is in float32.", self.amp, device.type.upper())
+        amp = self.loop.amp
+        if device.type == "cuda" and ranks.first:
+            named = "float32" if amp == "off" else amp
+            _LOG.info("Computing in %s, the loss in float32 without TF32.", named)
+        elif amp != "off" and ranks.first:
+            _LOG.warning("%s is for CUDA: on this %s training is in float32.", amp, device.type.upper())
         self.steps = [steps_of(data.source(heads), self.images, config.steps) for heads in config.passes]
         self.epoch, self.best = Epoch(1), math.inf
         self.losses: list[float] = []
@@ -327,7 +318,7 @@ class Trainer:
         at_once = self.config.micro_batch or self.share * self.config.repeats
         if self.ranks.first:
             _LOG.info(describe_plan(self.config, self.steps))
-            self.began = (time.monotonic(), self.epoch.part_done(self.config, self.steps))
+            self.began = (time.monotonic(), self._part_done)
         try:
             with explain_full_memory(memory_advice(self.config, at_once)):
                 if self.ranks.first and not self.resumed:
@@ -354,10 +345,10 @@ class Trainer:
         sub_head = selection.best()
         loss = selection.losses()[sub_head]
         if not math.isfinite(loss):
-            raise self._not_finite(f"after epoch {epoch.number}")
+            raise self.loop.not_finite(f"after epoch {epoch.number}")
         row: dict[str, Any] = {
             "epoch": epoch.number,
-            "lr": self.optimiser.param_groups[0]["lr"],
+            "lr": self.loop.optimiser.param_groups[0]["lr"],
             **epoch.figures(),
             "selection": selection.to_json(),
             "sub_head": sub_head,
@@ -381,31 +372,36 @@ class Trainer:
         heads, steps = self.config.passes[index], self.steps[index]
         key = (self.config.seed, epoch.number, index)
         before, started = epoch.seconds, time.perf_counter()
+        trained = " and ".join(heads.upper())
         self.network.train()
-        for step, batch in enumerate(self._batches(self.data.source(heads), key, steps, first), first):
-            part_done = epoch.part_done(self.config, self.steps)
-            self._set_rate(part_done)
-            self.optimiser.zero_grad(set_to_none=True)
-            objective = self._objective(batch, heads, (*key, step), part_done)
-            loss = objective.loss()
-            look = step % CHECK_EVERY == 0 or step == steps - 1
-            if look:
-                if not torch.isfinite(loss):
-                    trained = " and ".join(heads.upper())
-                    raise self._not_finite(f"in epoch {epoch.number}, step {step}, training head {trained}")
-                if time.monotonic() - self.saved >= SAVE_SECONDS:
-                    self._save()  # before the step, with weights that are known to give a finite loss
+        taken = self.loop.descend(
+            self._batches(self.data.source(heads), key, steps, first),
+            lambda batch, step: self._objective(batch, heads, (*key, step), self._part_done),
+            steps,
+            f"epoch {epoch.number}, training head {trained}",
+            first=first,
+            rate=lambda _: self._rate(),
+            check=self._save_now_and_then,
+        )
+        for step, objective in taken:
             for head, terms in objective.terms.items():
                 epoch.means[head].add(terms)
-            if look:
+            if is_checked(step, steps):
                 self.progress(epoch.report(self.config, self.steps, self.images, heads))
-                self._estimate_duration(part_done)
-            objective.backward(self.scaler.scale(loss))
-            sum_gradients(self.network)
-            self.scaler.step(self.optimiser)
-            self.scaler.update()
+                self._estimate_duration(self._part_done)
             epoch.seconds = before + time.perf_counter() - started
             epoch.finish_step(self.images, last=step == steps - 1)
+
+    @property
+    def _part_done(self) -> float:
+        return self.epoch.part_done(self.config, self.steps)
+
+    def _rate(self) -> float:
+        return self.config.lr * (cosine(self._part_done) if self.config.schedule == "cosine" else 1.0)
+
+    def _save_now_and_then(self) -> None:
+        if time.monotonic() - self.saved >= SAVE_SECONDS:
+            self._save()
 
     def _estimate_duration(self, part_done: float) -> None:
         """Log once, after a minute, how long the whole run takes at the present speed."""
@@ -425,7 +421,7 @@ class Trainer:
             batch,
             heads,
             self.config,
-            Step((*key, self.ranks.rank), self._autocast(), part_done),
+            Step((*key, self.ranks.rank), self.loop.autocast(), part_done),
         )
 
     def _select(self) -> HeadMeans:
@@ -448,7 +444,7 @@ class Trainer:
         with fresh_statistics(self.network):
             for batch in unaltered:
                 for part in slices_of(len(batch.pixels), self.config.micro_images):
-                    with self._autocast():
+                    with self.loop.autocast():
                         scaled = self.network.scale(batch.pixels[part])
                         self.network.features(plain_views(scaled, self.config))
         average_statistics(self.network, self.share * self.ranks.count / self.images)
@@ -465,23 +461,8 @@ class Trainer:
             valid = None if batch.valid is None else batch.valid.to(self.device, non_blocking=cuda)
             yield Batch(pixels, valid)
 
-    def _autocast(self) -> AbstractContextManager[Any]:
-        dtype = torch.bfloat16 if self.amp == "bf16" else torch.float16
-        return torch.autocast(self.device.type, dtype=dtype, enabled=self._half)
-
-    @property
-    def _half(self) -> bool:
-        """Whether the network runs in half precision."""
-        return self.amp != "off" and self.device.type == "cuda"
-
-    def _set_rate(self, part_done: float) -> None:
-        fall = 0.5 * (1 + math.cos(math.pi * part_done)) if self.config.schedule == "cosine" else 1.0
-        for group in self.optimiser.param_groups:
-            group["lr"] = self.config.lr * fall
-
-    def _not_finite(self, when: str) -> TrainingError:
-        kept = "what was saved before is kept" if (self.run.path / STATE).exists() else "nothing is kept"
-        return not_finite(self.config, when, kept, self._half)
+    def _kept(self) -> str:
+        return "what was saved before is kept" if (self.run.path / STATE).exists() else "nothing is kept"
 
     def _finish_epoch(self, choice: Choice, row: dict[str, Any]) -> None:
         self.epoch = Epoch(choice.epoch + 1)
@@ -503,8 +484,7 @@ class Trainer:
             "best": self.best,
             "losses": self.losses,
             "network": self.network.state_dict(),
-            "optimiser": self.optimiser.state_dict(),
-            "scaler": self.scaler.state_dict(),
+            **self.loop.state(),
         }
         if self.ranks.first:
             self.run.save_state(state)
@@ -516,9 +496,7 @@ class Trainer:
             return False
         with reading(self.run.path / STATE, START_AGAIN):
             self.network.load_state_dict(state["network"])
-            self.optimiser.load_state_dict(state["optimiser"])
-            if state["scaler"]:  # empty where half precision was off, as on a CPU; then it starts again
-                self.scaler.load_state_dict(state["scaler"])
+            self.loop.restore(state)
             under_way = state.get("under_way")
             self.epoch = Epoch(state["epoch"] + 1) if under_way is None else Epoch.from_state(under_way)
             self.best, self.losses = float(state["best"]), [float(loss) for loss in state.get("losses", [])]

@@ -4,7 +4,6 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from iic_geotools.errors import TrainingError
 from iic_geotools.work import format_speed
 from iic_train.config import TrainConfig
 
@@ -66,15 +65,6 @@ def memory_advice(config: TrainConfig, pairs: int) -> str:
     return (
         f"{pairs} pairs pass the network at once, try a `micro_batch` of {fewer}, which leaves loss and gradient "
         "those of the batch, or `amp` bf16"
-    )
-
-
-def not_finite(config: TrainConfig, when: str, kept: str, half: bool) -> TrainingError:
-    """Return the error for a loss that is no longer finite, `half` if training is in half precision."""
-    advice = "`amp` off, or " if half else ""
-    return TrainingError(
-        f"The loss is not finite {when} ({kept}): try {advice}a learning rate below {config.lr:g}, "
-        "and look for pixels that are not finite."
     )
 
 

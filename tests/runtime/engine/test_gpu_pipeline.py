@@ -63,7 +63,7 @@ def test_the_map_of_a_simulated_gpu_is_that_of_the_cpu(
     assert maps[0] == maps[1]
 
 
-def test_arrays_have_the_labels_of_the_cpu_in_batches_of_one_shape(model: Path) -> None:
+def test_arrays_on_a_simulated_gpu_have_the_labels_of_the_cpu_in_batches_of_one_shape(model: Path) -> None:
     image = landscape(300, 420)
     alone = Segmenter(model, device="cpu")
     gpu = SimulatedGpu(alone.engine.fetch)  # type: ignore[attr-defined]
@@ -73,7 +73,7 @@ def test_arrays_have_the_labels_of_the_cpu_in_batches_of_one_shape(model: Path) 
     assert sorted(shape[0] for shape in gpu.batches) == [3] + [4] * 8
 
 
-def test_three_batches_are_in_flight(model: Path) -> None:
+def test_three_batches_are_in_flight_on_a_simulated_gpu(model: Path) -> None:
     together = threading.Barrier(3, timeout=60)
 
     def compute(batch: Any, names: Any) -> Any:
@@ -86,7 +86,9 @@ def test_three_batches_are_in_flight(model: Path) -> None:
     )
 
 
-def test_what_fails_on_a_gpu_ends_the_run(make_scene: MakeScene, model: Path, tmp_path: Path) -> None:
+def test_what_fails_on_a_simulated_gpu_ends_the_run(
+    make_scene: MakeScene, model: Path, tmp_path: Path
+) -> None:
     calls = []
 
     def fail_late(batch: Any, names: Any) -> Any:
@@ -126,7 +128,9 @@ def test_no_block_of_a_scene_is_decoded_twice(
     assert scene.stat().st_size / 2 < sum(counts) < 1.2 * scene.stat().st_size
 
 
-def test_the_sample_of_a_map_is_small_on_a_gpu(make_scene: MakeScene, model: Path, tmp_path: Path) -> None:
+def test_the_sample_of_a_map_is_small_on_a_simulated_gpu(
+    make_scene: MakeScene, model: Path, tmp_path: Path
+) -> None:
     gpu = SimulatedGpu(nothing)
     segment_raster(
         make_scene(landscape(900, 1100)), tmp_path / "map.tif", on_simulated_gpu(model, gpu, tile=512)

@@ -155,7 +155,7 @@ def test_an_engine_needs_a_gpu(model: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("precision", [None, "fp16", "int8"])
-def test_an_engine_is_compared_with_the_file_on_images_that_it_takes(
+def test_with_the_cpu_in_its_place_an_engine_is_compared_on_images_that_fit_its_profile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, precision: Any
 ) -> None:
     """The graph is built by something that runs it on the CPU, and takes no larger images than a profile allows."""

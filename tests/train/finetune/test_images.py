@@ -156,7 +156,7 @@ def test_what_cannot_be_fine_tuned() -> None:
         finetune(vgg, PAIRS, parts(stripes(4), stripes(4)))
     broken = network()
     next(broken.parameters()).data.fill_(float("nan"))
-    with pytest.raises(TrainingError, match="lower learning rates"):
+    with pytest.raises(TrainingError, match=r"learning rate below 0\.0001"):
         finetune(broken, PAIRS, parts(stripes(4), stripes(4)), FinetuneSettings(epochs=1, hidden=4))
 
 

@@ -233,5 +233,5 @@ def test_every_baseline_has_the_protocol_of_the_run(clusters: int) -> None:
 def test_a_loss_that_is_not_finite_is_said() -> None:
     network = Network(IMAGES.network)
     next(network.trunk.parameters()).data.fill_(float("nan"))
-    with pytest.raises(TrainingError, match="`lr`"):
+    with pytest.raises(TrainingError, match=r"learning rate below 0\.003"):
         train_trunk(network, IMAGES, strokes(), Triplets(network, IMAGES))

@@ -298,7 +298,7 @@ def test_numbers_of_all_types_and_sizes_arrive_in_one_copy(monkeypatch: pytest.M
         copies.append(device.type)
         return tensor
 
-    monkeypatch.setattr("iic_train.views.random_numbers._to_device", keep)
+    monkeypatch.setattr("iic_train.views.random_numbers.to_device", keep)
     sent = (
         torch.tensor([True, False, True]),
         (torch.rand(5, 1, 2), None, torch.arange(7).view(7, 1)),

@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from iic_geotools.errors import IICError, last_line
 from iic_train.data.base import Images
+from iic_train.views.random_numbers import to_device
 
 
 class Batch(NamedTuple):
@@ -18,6 +19,11 @@ class Batch(NamedTuple):
 
     pixels: Tensor
     valid: Tensor | None
+
+    def to(self, device: torch.device) -> "Batch":
+        """Copy from the CPU to a device without making the host wait."""
+        valid = None if self.valid is None else to_device(self.valid, device)
+        return Batch(to_device(self.pixels, device), valid)
 
 
 class Source(Protocol):

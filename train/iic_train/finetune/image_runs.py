@@ -23,15 +23,16 @@ from torch.nn import functional as F
 from iic_geotools.errors import DataError, TrainingError, UsageError
 from iic_geotools.files import replacement, write_atomically
 from iic_geotools.work import OnProgress, Progress, silent
-from iic_train.config import reading
+from iic_train.config import Amp, reading
 from iic_train.data.base import Dataset, Images, Subset
 from iic_train.data.images import read_folds
 from iic_train.data.training_data import data_root, open_dataset
 from iic_train.distributed import choose_device
+from iic_train.loop import Loop, Loss
 from iic_train.models.networks import Network, init_resnet
 from iic_train.runs import Checkpoint, Run
 from iic_train.views.pairs import image_views
-from iic_train.views.random_numbers import Draw
+from iic_train.views.random_numbers import Draw, to_device
 from iic_train.views.settings import ImagePairs
 
 KEEP_EVERY = 100
@@ -55,6 +56,7 @@ class FinetuneSettings:
         cutout: Probability that a random square is blanked.
         cutout_sides: Smallest and largest side of that square as a share of the image.
         seed: Seed of the weights of the head, the order of the images and their changes.
+        amp: Precision of the network, as in training.
     """
 
     epochs: int = 8000
@@ -66,6 +68,7 @@ class FinetuneSettings:
     cutout: float = 0.5
     cutout_sides: tuple[float, float] = (12 / 64, 44 / 64)
     seed: int = 0
+    amp: Amp = "auto"
 
 
 @dataclass(frozen=True)
@@ -150,39 +153,39 @@ def finetune(
     torch.manual_seed(settings.seed)
     draw = Draw(settings.seed, device)
     classifier = Classifier(network.to(device), pairs.size, len(dataset.classes), settings.hidden).to(device)
-    optimisers = [
-        torch.optim.Adam(classifier.head.parameters(), lr=settings.head_rate),
-        torch.optim.Adam(network.parameters(), lr=settings.trunk_rate),
-    ]
-    finetuned = Finetuned(classifier)
+    loop = Loop(
+        [
+            {"params": list(classifier.head.parameters()), "lr": settings.head_rate},
+            {"params": list(network.parameters())},
+        ],
+        settings.trunk_rate,
+        torch.device(device),
+        amp=settings.amp,
+    )
+
+    def objective(batch: tuple[Tensor, Tensor], step: int) -> Loss:
+        raw, labels = batch
+        _, views = image_views(pairs, network.scale(raw), network.config.channels, draw)
+        views = distort(views, settings, draw)
+        with loop.autocast():
+            logits = classifier(views)
+        return Loss(F.cross_entropy(logits.float(), labels))
+
+    finetuned, count = Finetuned(classifier), len(dataset.map)
+    count -= count % settings.batch_size == 1  # batch norm needs at least two images
     for epoch in range(1, settings.epochs + 1):
-        losses = []
-        order = np.random.default_rng([settings.seed, epoch]).permutation(len(dataset.map))
-        for raw, labels in _batches(dataset.map, order, settings.batch_size, device):
-            if len(labels) == 1:
-                continue  # batch norm needs at least two images
-            _, views = image_views(pairs, network.scale(raw), network.config.channels, draw)
-            losses.append(_step(classifier.train(), distort(views, settings, draw), labels, optimisers))
+        order = np.random.default_rng([settings.seed, epoch]).permutation(len(dataset.map))[:count]
+        classifier.train()
+        batches = _batches(dataset.map, order, settings.batch_size, device)
+        loss = loop.train(batches, objective, -(-count // settings.batch_size), f"epoch {epoch}")
         accuracy = ten_crop_accuracy(classifier, dataset.test, pairs, settings.batch_size, device)
-        finetuned.history.append(FinetuneEpoch(epoch, float(np.mean(losses)), accuracy))
-        note = f"loss {finetuned.history[-1].loss:.4f}, accuracy {accuracy:.2%}"
+        finetuned.history.append(FinetuneEpoch(epoch, loss, accuracy))
+        note = f"loss {loss:.4f}, accuracy {accuracy:.2%}"
         _LOG.info("epoch %d/%d  %s", epoch, settings.epochs, note)
         progress(Progress("finetune", epoch, settings.epochs, note=note))
         if keep is not None and (epoch % KEEP_EVERY == 0 or epoch == settings.epochs):
             keep(finetuned)
     return finetuned
-
-
-def _step(classifier: Classifier, views: Tensor, labels: Tensor, optimisers: list[torch.optim.Adam]) -> float:
-    for optimiser in optimisers:
-        optimiser.zero_grad(set_to_none=True)
-    loss = F.cross_entropy(classifier(views), labels)
-    if not torch.isfinite(loss):
-        raise TrainingError("The loss is no longer finite: fine-tune with lower learning rates.")
-    loss.backward()  # type: ignore[no-untyped-call]
-    for optimiser in optimisers:
-        optimiser.step()
-    return float(loss.detach())
 
 
 @torch.inference_mode()
@@ -263,7 +266,8 @@ def _batches(
         if any(not isinstance(label, int) for label in labels):
             raise DataError("Fine-tuning needs a class for every image of the training and the test part.")
         pixels = np.stack([images.image(index) for index in chosen])
-        yield torch.from_numpy(pixels).to(device), torch.tensor(labels, device=device)
+        place = torch.device(device)
+        yield to_device(torch.from_numpy(pixels), place), to_device(torch.tensor(labels), place)
 
 
 def finetune_run(

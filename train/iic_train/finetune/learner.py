@@ -3,27 +3,29 @@
 Weights are averaged over steps, and batch norm is calibrated with the averaged ones.
 """
 
-import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import repeat
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
-from iic_geotools.errors import DataError, TrainingError
+from iic_geotools.errors import DataError
 from iic_train.config import TrainConfig
 from iic_train.data.loader import Batch, Loader, Source
 from iic_train.finetune.chips import Chip, LabelledChips
 from iic_train.finetune.heldout import class_logs
 from iic_train.finetune.linear_head import correct_logits
 from iic_train.finetune.settings import FinetuneConfig
+from iic_train.loop import Loop, Loss, cosine
 from iic_train.losses.set_loss import set_loss
 from iic_train.losses.step import Step, pair_terms, seed_of
+from iic_train.models.layers import fresh_statistics
 from iic_train.models.networks import Network
-from iic_train.views.random_numbers import Draw
+from iic_train.views.random_numbers import Draw, to_device
 from iic_train.views.settings import Light
 
 CALIBRATION_STEPS = 40
@@ -173,45 +175,32 @@ class Learner:
         self.device = next(network.parameters()).device
         self.class_weights = self.crops.class_weights().to(self.device)
         self.members = self.crops.members.to(self.device)
-        self._begin()
-
-    def _begin(self) -> None:
-        parameters: list[nn.Parameter] = [p for p in self.network.parameters() if p.requires_grad]
+        trained = [p for p in self.network.parameters() if p.requires_grad]
         heads = {id(p) for p in self.network.heads.parameters()}
         groups: list[dict[str, Any]] = [
-            {"params": [p for p in parameters if id(p) not in heads]},
-            {"params": [p for p in parameters if id(p) in heads], "weight_decay": 0.0},
+            {
+                "params": [p for p in trained if id(p) not in heads],
+                "weight_decay": self.settings.weight_decay,
+            },
+            {"params": [p for p in trained if id(p) in heads]},
         ]
-        self.optimiser = torch.optim.AdamW(
-            groups,
-            lr=self.config.lr,
-            weight_decay=self.settings.weight_decay,
-        )
+        self.loop = Loop(groups, config.lr, self.device, amp=config.amp, clip=self.settings.clip)
         self.mean = {name: value.clone() for name, value in self.network.state_dict().items()}
 
     def train_epoch(self, epoch: int) -> float:
         """Train for the steps of an epoch, counted from 1, and return the mean loss."""
-        total = 0.0
         torch.manual_seed(seed_of((self.config.seed, epoch)))  # for dropout
-        unlabelled = self._unlabelled_batches(epoch)
-        for index in range(self.steps):
-            step = self._step(epoch, index)
-            self.network.train()
-            _set_rate(self.optimiser, self._rate(step))
-            loss = self._step_loss((epoch, index))
-            if self.settings.iic_weight and unlabelled is not None:
-                loss = loss + self.settings.iic_weight * self._iic_loss(next(unlabelled), (epoch, index))
-            self.optimiser.zero_grad(set_to_none=True)
-            loss.backward()  # type: ignore[no-untyped-call]
-            nn.utils.clip_grad_norm_(self.network.parameters(), self.settings.clip)
-            self.optimiser.step()
-            self._average(step)
-            total += float(loss.detach())
-            if not math.isfinite(total):
-                raise TrainingError(
-                    f"The loss is not finite in epoch {epoch}: try a learning rate below {self.config.lr:g}."
-                )
-        return total / self.steps
+        self.network.train()
+        taken = self.loop.descend(
+            self._unlabelled_batches(epoch),
+            lambda batch, index: Loss(self._step_loss((epoch, index), batch)),
+            self.steps,
+            f"epoch {epoch}",
+            rate=lambda index: self._rate(self._step(epoch, index)),
+        )
+        for index, _ in taken:
+            self._average(self._step(epoch, index))
+        return self.loop.mean_loss()
 
     def averaged(self) -> Network:
         """Return the network with the averaged weights, calibrated, corrected and in eval mode."""
@@ -226,38 +215,44 @@ class Learner:
         return {
             "network": self.network.state_dict(),
             "mean": self.mean,
-            "optimiser": self.optimiser.state_dict(),
+            **self.loop.state(),
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from what `state` returned."""
         self.network.load_state_dict(state["network"])
         self.mean = {name: value.to(self.device) for name, value in state["mean"].items()}
-        self.optimiser.load_state_dict(state["optimiser"])
+        self.loop.restore(state)
 
     def _step(self, epoch: int, index: int) -> int:
         return (epoch - 1) * self.steps + index
 
     def _rate(self, step: int) -> float:
         rise = min(1.0, (step + 1) / max(1, self.settings.warmup))
-        return self.config.lr * rise * _cosine(step / (self.config.epochs * self.steps))
+        return self.config.lr * rise * cosine(step / (self.config.epochs * self.steps))
 
     def _view(self, key: tuple[int, int]) -> tuple[Tensor, Tensor]:
         """Return a batch in changed light, and its codes."""
         crop = self.crops.read(key)
         draw = Draw(seed_of((self.config.seed, *key)), self.device)
-        pixels = crop.pixels.to(self.device, memory_format=torch.channels_last)
+        pixels = to_device(crop.pixels, self.device).contiguous(memory_format=torch.channels_last)
         lit = change_light(self.settings.light, self.network.scale(pixels), draw)
-        return lit.where(crop.inside.to(self.device), torch.zeros(())), crop.codes.to(self.device)
+        return lit.where(to_device(crop.inside, self.device), 0.0), crop.codes
 
-    def _step_loss(self, key: tuple[int, int]) -> Tensor:
+    def _step_loss(self, key: tuple[int, int], unlabelled: Batch | None) -> Tensor:
         view, codes = self._view(key)
-        features = self.network.features(view)
-        if self.settings.dropout:
-            features = F.dropout2d(features, self.settings.dropout)
-        logs = class_logs(self.network, view, features).permute(0, 2, 3, 1)
-        labelled = codes > 0
-        return self._loss(logs[labelled], codes[labelled])
+        with self.loop.autocast():
+            features = self.network.features(view)
+            if self.settings.dropout:
+                features = F.dropout2d(features, self.settings.dropout)
+            logs = class_logs(self.network, view, features).permute(0, 2, 3, 1)
+        # Found on the CPU, so that a GPU does not wait.
+        labelled = codes.flatten().nonzero()[:, 0]
+        places, found = (to_device(part, self.device) for part in (labelled, codes.flatten()[labelled]))
+        loss = self._loss(logs.flatten(0, 2).index_select(0, places).float(), found)
+        if unlabelled is None:
+            return loss
+        return loss + self.settings.iic_weight * self._iic_loss(unlabelled, key)
 
     def _loss(self, logs: Tensor, codes: Tensor) -> Tensor:
         return set_loss(
@@ -272,16 +267,16 @@ class Learner:
         terms = pair_terms(
             self.network,
             self.network.features,
-            Batch(batch.pixels.to(self.device), None if batch.valid is None else batch.valid.to(self.device)),
+            batch.to(self.device),
             "a",
             self.config,
-            Step((self.config.seed, UNLABELLED_PASS, *key), torch.autocast(self.device.type, enabled=False)),
+            Step((self.config.seed, UNLABELLED_PASS, *key), self.loop.autocast()),
         )["a"]
         return torch.stack([part.loss for part in terms]).mean()
 
-    def _unlabelled_batches(self, epoch: int) -> Any:
+    def _unlabelled_batches(self, epoch: int) -> Iterator[Batch | None]:
         if self.unlabelled is None or not self.settings.iic_weight:
-            return None
+            return repeat(None, self.steps)
         key = (self.config.seed, UNLABELLED_PASS, epoch)
         return Loader([self.unlabelled], self.config.batch).batches(0, key, self.steps)
 
@@ -297,23 +292,6 @@ class Learner:
     @torch.no_grad()
     def _calibrate(self, network: Network) -> None:
         """Recompute the statistics of batch norm on crops as they are trained on."""
-        norms = [module for module in network.modules() if isinstance(module, nn.BatchNorm2d)]
-        momenta = [norm.momentum for norm in norms]
-        network.eval()
-        for norm in norms:
-            norm.reset_running_stats()
-            norm.momentum = None
-            norm.train()
-        for step in range(CALIBRATION_STEPS):
-            network.features(self._view((CALIBRATION, step))[0])
-        for norm, momentum in zip(norms, momenta, strict=True):
-            norm.momentum = momentum
-
-
-def _cosine(part_done: float) -> float:
-    return 0.5 * (1.0 + math.cos(math.pi * part_done))
-
-
-def _set_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:
-    for group in optimiser.param_groups:
-        group["lr"] = rate
+        with fresh_statistics(network):
+            for step in range(CALIBRATION_STEPS):
+                network.features(self._view((CALIBRATION, step))[0])

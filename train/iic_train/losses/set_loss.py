@@ -26,5 +26,5 @@ def set_loss(
         losses = (1.0 - smoothing) * losses - smoothing * logs.mean(1)
     weights = allowed.to(logs.dtype) if class_weights is None else allowed * class_weights
     single = allowed.sum(1) == 1
-    weights = weights.sum(1).where(single, logs.new_tensor(set_weight))
+    weights = weights.sum(1).where(single, set_weight)
     return (losses * weights).sum() / weights.sum()

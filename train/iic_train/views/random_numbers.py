@@ -34,7 +34,7 @@ class Draw:
         tensors = list(_tensors(drawn))
         flat = [tensor.contiguous().view(-1).view(torch.uint8) for tensor in tensors]
         padded = [torch.nn.functional.pad(part, (0, -len(part) % _ALIGNMENT)) for part in flat]
-        packed = _to_device(torch.cat(padded), self.device)
+        packed = to_device(torch.cat(padded), self.device)
         ends = torch.split(packed, [len(part) for part in padded])
         sent = iter(
             part[: source.numel() * source.element_size()].view(source.dtype).view(source.shape)
@@ -67,7 +67,7 @@ class Draw:
         return normal(like, self.seed())
 
     def _sent(self, tensor: Tensor) -> Tensor:
-        return tensor if self.device.type == "cpu" else _to_device(tensor, self.device)
+        return to_device(tensor, self.device)
 
 
 _ALIGNMENT = 16
@@ -87,9 +87,9 @@ def constant(values: tuple[float, ...], device: torch.device, dtype: torch.dtype
         return torch.tensor(values, device=device, dtype=dtype)
 
 
-def _to_device(tensor: Tensor, device: torch.device) -> Tensor:
-    """Copy without making the host wait."""
-    return tensor.pin_memory().to(device, non_blocking=True)
+def to_device(tensor: Tensor, device: torch.device) -> Tensor:
+    """Copy from the CPU without making the host wait."""
+    return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
 
 
 def _tensors(drawn: Any) -> Iterator[Tensor]:
