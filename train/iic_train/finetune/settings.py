@@ -100,6 +100,8 @@ class FinetuneConfig:
         pixel_share: Share of the local path of a land-cover network in the logits; the context has the rest.
         balance: Class weight = frequency ** -balance.
         painted_water: Share of the crops into which water is painted, for aerial imagery with a class of that name.
+        painted_soil: Share of the crops into which bare soil or sand is painted, for reflectance with a class `bare`.
+        painted_shade: Share of the crops of which a part is darkened, as by the shade of mountains.
         set_weight: Weight of a pixel whose label leaves several classes open.
         smoothing: Share of every label that is spread over all classes, which bounds what a wrong label costs.
         weight_decay: Weight decay of AdamW.
@@ -111,8 +113,6 @@ class FinetuneConfig:
         light: Changes of light.
         zoom: Smallest and largest change of the resolution.
         bias: What is added to the logits of the classes in the end.
-        rarity: Logit adjustment: in the end, this times the logarithm of the mean share of a class is taken off its
-            logit, so that rare classes are not missed where a sensor or a place is unlike all that were learnt from.
         temperature: What logits are divided by in the end; by default found on the places left out.
     """
 
@@ -139,6 +139,8 @@ class FinetuneConfig:
     pixel_share: float = 0.5
     balance: float = 0.25
     painted_water: float = 0.0
+    painted_soil: float = 0.0
+    painted_shade: float = 0.0
     set_weight: float = 0.6
     smoothing: float = 0.0
     weight_decay: float = 1e-2
@@ -150,7 +152,6 @@ class FinetuneConfig:
     light: Light = UNCHANGED
     zoom: tuple[float, float] = (1.0, 1.0)
     bias: tuple[float, ...] = ()
-    rarity: float = 0.0
     temperature: float | None = None
 
     def __post_init__(self) -> None:
