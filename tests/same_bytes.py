@@ -192,7 +192,9 @@ def start(line: str, tree: Path, folder: Path) -> "subprocess.Popen[bytes]":
         module, function = scripts[name].split(":")
         script = f"from {module} import {function}; {function}()"
     rooms = [str(tree / room) for room in ("geotools", "runtime", "train", "export")]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(rooms), "OMP_NUM_THREADS": "1"}
+    # A cache of its own: one in which OpenVINO was compared with ONNX Runtime in between would change the engine.
+    own = {"PYTHONPATH": os.pathsep.join(rooms), "OMP_NUM_THREADS": "1", "IIC_CACHE": str(folder / "cache")}
+    environment = {**os.environ, **own}
     environment.pop("IIC_MODEL", None)
     log = (folder / "commands.log").open("ab")
     return subprocess.Popen(

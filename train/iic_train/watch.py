@@ -22,7 +22,7 @@ SETTLED = 0.005
 
 
 def stops_early(losses: Sequence[float], patience: int | None) -> bool:
-    """Return True if the last `patience` epochs have hardly lowered the loss on the fixed pairs; None means never."""
+    """Early stopping: return whether the loss on the fixed pairs stopped falling `patience` epochs ago; None: never."""
     if patience is None or len(losses) <= patience:
         return False
     before, since = min(losses[:-patience]), min(losses[-patience:])

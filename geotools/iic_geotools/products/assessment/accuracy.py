@@ -51,9 +51,9 @@ class Estimates:
 
     Attributes:
         proportions: Estimated share `[i, j]` of the ground that the map calls i and that is j.
-        overall: Share of the ground that the map calls by its right class.
-        users: Of what the map calls i, the share that is i.
-        producers: Of what is j, the share that the map calls j.
+        overall: Overall accuracy: the share of the area that is classified correctly.
+        users: User's accuracy: the share of the mapped area of i that is i.
+        producers: Producer's accuracy: the share of the area of j that is mapped as j.
         shares: Share of the ground that is j.
     """
 

@@ -34,8 +34,8 @@ class ClassFigures:
         colour: Its colour, "#rrggbb".
         samples: Number of samples that the map calls by this class.
         mapped_ha: Its area on the map in hectares; None if areas cannot be measured.
-        users: User's accuracy: of what the map calls by this class, the share that is.
-        producers: Producer's accuracy: of what is of this class, the share that the map calls so.
+        users: User's accuracy (precision): the share of the class on the map that is correct.
+        producers: Producer's accuracy (recall): the share of the class on the ground that the map finds.
         f1: Harmonic mean of both.
         iou: Intersection over union.
         share: Share of the ground that is of this class.
@@ -281,9 +281,9 @@ def _remarks(remarks: Sequence[str]) -> str:
 
 
 _MATRIX_TEXT = (
-    "<p>Rows: what the map says. Columns: what the samples say. In each cell the number of samples, and below it the "
-    "share of the ground that they stand for, in per cent. Green is right, red is wrong; the stronger the colour, the "
-    "larger the part of what the map calls by that name.</p>"
+    "<p>Rows: class on the map. Columns: class of the samples. Each cell: number of samples, and below it the share of "
+    "the area that they represent, in per cent. Green is correct, red is wrong; the stronger the colour, the larger "
+    "the share of the row.</p>"
 )
 
 
@@ -360,8 +360,8 @@ def _table(rows: Sequence[Sequence[str]], classes: Sequence[ClassFigures]) -> st
         )
     return (
         f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{"".join(body)}</tbody></table></div>'
-        "<p>User's accuracy: of what the map calls by the name, the share that is right. Producer's accuracy: of what "
-        "is there, the share that the map finds. ± is half of the 95 % confidence interval.</p>"
+        "<p>User's accuracy: the share of a class on the map that is correct (precision). Producer's accuracy: the "
+        "share of a class on the ground that the map finds (recall). ± is half of the 95 % confidence interval.</p>"
     )
 
 
