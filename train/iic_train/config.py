@@ -87,6 +87,14 @@ class DataConfig(Settings, group="Reading"):
     pixel_size: float | None = setting(
         None, "Side of a pixel, for scenes that do not state it.", metavar="METRES", least=1e-6
     )
+    pair: tuple[str, ...] = setting(
+        (),
+        "Another date of a scene, on the same pixels; one for each scene, in the same order. The two views of a place "
+        "then show two dates.",
+        details="Then `rescale` is auto and the network `local`, unless they are given.",
+        metavar="SCENE",
+        repeat=True,
+    )
     rescale: Rescaling | None = setting(
         None, "Bring every scene to one range by the percentiles of its bands, or to reflectance."
     )

@@ -458,8 +458,11 @@ class Trainer:
         layout = torch.channels_last if cuda else torch.preserve_format
         for batch in self.loader.batches(self.sources.index(source), key, steps, first):
             pixels = batch.pixels.to(self.device, non_blocking=cuda, memory_format=layout)
-            valid = None if batch.valid is None else batch.valid.to(self.device, non_blocking=cuda)
-            yield Batch(pixels, valid)
+            valid, other = (
+                None if part is None else part.to(self.device, non_blocking=cuda)
+                for part in (batch.valid, batch.other)
+            )
+            yield Batch(pixels, valid, other)
 
     def _kept(self) -> str:
         return "what was saved before is kept" if (self.run.path / STATE).exists() else "nothing is kept"

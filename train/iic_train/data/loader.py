@@ -15,10 +15,17 @@ from iic_train.views.random_numbers import to_device
 
 
 class Batch(NamedTuple):
-    """Raw pixels `[N, C, H, W]` and which of them count, `[N, H, W]`, or None if all do."""
+    """Raw pixels.
+
+    Attributes:
+        pixels: They, `[N, C, H, W]`.
+        valid: Which of them count, `[N, H, W]`, or None if all do.
+        other: What the same places show on another date, or None if second views show the same.
+    """
 
     pixels: Tensor
     valid: Tensor | None
+    other: Tensor | None = None
 
     def to(self, device: torch.device) -> "Batch":
         """Copy from the CPU to a device without making the host wait."""

@@ -26,13 +26,19 @@ CHIP = 512
 
 
 class Windows:
-    """Random windows of scenes; one pass has as many of them as cover the pixels with data once."""
+    """Random windows of scenes; one pass has as many of them as cover the pixels with data once.
 
-    def __init__(self, scenes: Scenes, size: int, valid_shares: Sequence[float]) -> None:
+    Args:
+        others: Another date of each level. Either date comes first in half of the windows.
+    """
+
+    def __init__(
+        self, scenes: Scenes, size: int, valid_shares: Sequence[float], others: Scenes | None = None
+    ) -> None:
         self.scenes = scenes
         self.size = size
         self.channels = scenes.channels
-        self.reader = SceneReader(scenes)
+        self.readers = [SceneReader(date) for date in (scenes, others) if date is not None]
         areas = np.array([height * width for height, width in scenes.shapes], float) * np.array(valid_shares)
         if not areas.any():
             raise DataError("None of the scenes holds a pixel with data: check `nodata`.")
@@ -48,10 +54,10 @@ class Windows:
     def read(self, indices: NDArray[np.int64], rng: np.random.Generator) -> Batch:
         """Read as many windows as there are indices, anywhere there is data."""
         windows = [self._window(rng) for _ in indices]
-        pixels = torch.from_numpy(np.stack([values for values, _ in windows]))
-        if all(valid.all() for _, valid in windows):
-            return Batch(pixels, None)
-        return Batch(pixels, torch.from_numpy(np.stack([valid for _, valid in windows])))
+        dates = torch.from_numpy(np.stack([values for values, _ in windows])).chunk(len(self.readers), 1)
+        whole = all(valid.all() for _, valid in windows)
+        valid = None if whole else torch.from_numpy(np.stack([valid for _, valid in windows]))
+        return Batch(dates[0], valid, *dates[1:])
 
     def _window(self, rng: np.random.Generator) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         """Read a window of which at least half holds data, or the fullest of many."""
@@ -71,8 +77,11 @@ class Windows:
         height, width = self.scenes.shapes[level]
         row, column = (int(rng.integers(max(0, side - self.size) + 1)) for side in (height, width))
         rect = Rect(column, row, min(self.size, width), min(self.size, height))
-        pixels = self.reader.read(level, rect)
-        return random_square(pixels.values, pixels.valid, self.size, rng)
+        turned = len(self.readers) > 1 and rng.random() < 0.5
+        dates = [reader.read(level, rect) for reader in self.readers[:: -1 if turned else 1]]
+        masks = [date.valid for date in dates if date.valid is not None]
+        valid = np.logical_and.reduce(masks) if masks else None
+        return random_square(np.concatenate([date.values for date in dates]), valid, self.size, rng)
 
 
 class Chips:

@@ -79,15 +79,18 @@ def open_training_data(
 
 def _open_rasters(config: TrainConfig, survey: Survey | None) -> TrainingData:
     survey = survey or survey_scenes(config.data, config.network.channels, config.network.offset)
-    windows = Windows(survey.scenes, config.size or 0, survey.valid_shares)
+    data, others = config.data, None
+    if data.pair:
+        others = describe_scenes(data, config.network.channels, data.pair).with_fill(config.network.offset)
+    windows = Windows(survey.scenes, config.size or 0, survey.valid_shares, others)
     facts = {
         "fingerprint": survey.fingerprint,
-        "scenes": survey.scenes.paths,
+        "scenes": [*survey.scenes.paths, *data.pair],
         "dtype": survey.scenes.dtype,
         "gsd": survey.scenes.gsd,
-        "gsd_range": config.data.gsd,
+        "gsd_range": data.gsd,
     }
-    return TrainingData(windows, windows, raster_dataset(config.data, survey.scenes), facts, survey.scenes)
+    return TrainingData(windows, windows, raster_dataset(data, survey.scenes), facts, survey.scenes)
 
 
 def open_dataset_of(config: TrainConfig, *, download: bool = False, progress: OnProgress = silent) -> Dataset:

@@ -189,7 +189,8 @@ def make_pairs(network: Network, batch: Batch, config: TrainConfig, key: tuple[i
     draw = Draw(seed_of(key), batch.pixels.device)
     scaled = network.scale(batch.pixels)
     if isinstance(config.pairs, DensePairs):
-        return Pairs(*dense_views(config.pairs, scaled, config.network.channels, draw), batch.valid)
+        other = None if batch.other is None else network.scale(batch.other)
+        return Pairs(*dense_views(config.pairs, scaled, config.network.channels, draw, other), batch.valid)
     first, second = image_views(config.pairs, scaled, config.network.channels, draw, config.repeats)
     return Pairs(first, second, Move(), None)
 

@@ -361,16 +361,24 @@ class _DenseNumbers(NamedTuple):
 
 
 def dense_views(
-    settings: DensePairs, images: Tensor, channels: Sequence[str], draw: Draw
+    settings: DensePairs, images: Tensor, channels: Sequence[str], draw: Draw, other: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Move]:
-    """Return two views of scaled images `[N, C, H, W]` and the move from the first to the second."""
+    """Return two views of scaled images `[N, C, H, W]` and the move from the first to the second.
+
+    Args:
+        other: What second views are made of, if not of the same images.
+    """
     host, count = draw.on_host(), len(images)
     moved = _draw_move(settings, count, host)
     # for the first view, if it is changed at all, then for the second
     changes = [draw_values(settings.photometry, count, channels, host) for _ in range(1 + settings.both)]
     numbers = draw.send(_DenseNumbers(moved, tuple(changes)))
     move = Move(*numbers.move)
-    views = [apply_values(settings.photometry, images, channels, values) for values in numbers.values]
+    sources = (images, images if other is None else other)[-len(changes) :]
+    views = [
+        apply_values(settings.photometry, source, channels, values)
+        for source, values in zip(sources, numbers.values, strict=True)
+    ]
     return views[0] if settings.both else images, move.apply(views[-1]), move
 
 
