@@ -50,9 +50,7 @@ def environment(**more: str) -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize(
-    "count", [2, pytest.param(3, marks=pytest.mark.slow), pytest.param(4, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_several_processes_train_one_network(tmp_path: Path, count: int) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
