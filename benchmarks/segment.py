@@ -2,6 +2,7 @@
 
     python benchmarks/segment.py [--scene SCENE.tif] [--side 6144]   # throughput and memory
     python benchmarks/segment.py --bundled [--scene SCENE.tif]       # the bundled models: speed and memory
+    python benchmarks/segment.py --sentinel2 [--side 10980]          # a tile of Sentinel-2, as COG and as JPEG 2000
     python benchmarks/segment.py --memory                            # peak memory from 16 Mpx to 1.6 Gpx
     python benchmarks/segment.py --sparse                            # 100 Gpx, 0.1 % of it data
     python benchmarks/segment.py --start                             # processor time of commands that do little
@@ -30,6 +31,7 @@ from typing import Any
 
 import numpy as np
 import rasterio
+import rasterio.shutil
 from rasterio.transform import from_origin
 from rasterio.windows import Window
 
@@ -67,6 +69,30 @@ def make_scene(path: Path, side: int) -> Path:
             for col in range(0, side, 1024):
                 height, width = min(1024, side - row), min(1024, side - col)
                 scene.write(patch[:, :height, :width], window=Window(col, row, width, height))
+    return path
+
+
+def make_tile(path: Path, side: int) -> Path:
+    """A scene of Sentinel-2 of 16 bits, which repeats the example in mirror images: COG, or JPEG 2000 without loss."""
+    with rasterio.open(Path(__file__).parent.parent / "examples" / "sentinel2.tif") as example:
+        patch, profile = example.read(), example.profile | {"width": side, "height": side, "tiled": True}
+        descriptions = example.descriptions
+    patch = np.concatenate([patch, patch[:, ::-1]], 1)
+    patch = np.concatenate([patch, patch[:, :, ::-1]], 2)
+    plain = path.with_name("plain.tif")
+    with rasterio.open(plain, "w", **profile | {"compress": None, "bigtiff": "if_safer"}) as scene:
+        scene.descriptions = descriptions
+        for row in range(0, side, patch.shape[1]):
+            for col in range(0, side, patch.shape[2]):
+                height, width = min(patch.shape[1], side - row), min(patch.shape[2], side - col)
+                scene.write(patch[:, :height, :width], window=Window(col, row, width, height))
+    lossless = {"QUALITY": "100", "REVERSIBLE": "YES", "YCBCR420": "NO"}
+    drivers: dict[str, dict[str, str]] = {
+        ".tif": {"driver": "COG", "COMPRESS": "DEFLATE", "PREDICTOR": "YES"},
+        ".jp2": {"driver": "JP2OpenJPEG", **lossless},
+    }
+    rasterio.shutil.copy(plain, path, **drivers[path.suffix])
+    plain.unlink()
     return path
 
 
@@ -151,6 +177,27 @@ def engine_alone(
         for result in pool.map(engine.run, tiles, repeat(False)):
             del result
         return {**clock.read(), "pixels": width * height}
+
+
+def read_once(folder: Path, scene: Path, bands: str) -> dict[str, Any]:
+    """Every pixel of the scene, a row of its blocks at a time, and nothing else."""
+    clock = Clock()
+    with rasterio.open(scene) as dataset:
+        step, width, height = dataset.block_shapes[0][0], dataset.width, dataset.height
+        for row in range(0, height, step):
+            window = Window(0, row, width, min(step, height - row))
+            dataset.read(list(range(1, int(bands) + 1)), window=window)
+    return {**clock.read(), "pixels": width * height}
+
+
+def write_once(folder: Path, scene: Path) -> dict[str, Any]:
+    """The labels of the map that the last run has left, compressed like it."""
+    with rasterio.open(folder / "map.tif") as dataset:
+        labels, profile = dataset.read(1), dataset.profile
+    clock = Clock()
+    with rasterio.open(folder / "labels.tif", "w", **profile) as copy:
+        copy.write(labels, 1)
+    return {**clock.read(), "pixels": labels.size}
 
 
 def end_to_end(folder: Path, scene: Path, model: str, device: str = "cpu", **options: Any) -> dict[str, Any]:
@@ -268,6 +315,7 @@ def run_here(function: str, folder: str, scene: str, *more: str) -> None:
     from iic_runtime.engine.base import peak_memory
 
     functions = {"engine": engine_alone, "end": end_to_end, "geodeep": with_geodeep, "free": free_engine}
+    functions |= {"read": read_once, "write": write_once}
     figures = functions[function](Path(folder), Path(scene), *more)  # type: ignore[operator]
     figures["peak_mb"] = peak_memory() / 1e6
     print(json.dumps(figures))
@@ -289,6 +337,15 @@ def row(name: str, figures: dict[str, Any], against: dict[str, Any]) -> None:
         f"{share}{figures['peak_mb']:7.0f}",
         flush=True,
     )
+
+
+def limit(
+    engine: dict[str, Any], best: dict[tuple[str, ...], dict[str, Any]], read: tuple[str, ...]
+) -> dict[str, Any]:
+    """What a run takes at least: the engine's time, and reading and writing spread over all cores."""
+    rest = best[read]["cpu_seconds"] + best["write",]["cpu_seconds"]
+    seconds = engine["seconds"] + rest / (os.cpu_count() or 1)
+    return {**engine, "seconds": seconds, "cpu_seconds": engine["cpu_seconds"] + rest}
 
 
 def fastest(
@@ -328,12 +385,28 @@ def bundled(folder: Path, scene: Path, repeats: int) -> None:
             row(f"{model.card.name}, {NAMES[device]}, file to file", best["end", file, device], base)
 
 
+def sentinel2(folder: Path, side: int, repeats: int) -> None:
+    """A tile of Sentinel-2 with the model `satellite`, from a COG and from JPEG 2000."""
+    from iic_runtime.model.select import find_model
+
+    head(f"{side**2 / 1e6:.0f} Mpx, 4 bands of 16 bits, satellite; relative to the engine alone")
+    model = str(find_model("satellite").path)
+    alone, end, read, write = ("engine", model), ("end", model), ("read", "4"), ("write",)
+    for name, suffix in (("COG", ".tif"), ("JPEG 2000", ".jp2")):
+        scene = make_tile(folder / f"tile{suffix}", side)
+        best = fastest([alone, end, read, write], folder, scene, repeats)
+        row(f"{name}: engine alone, tiles in memory", best[alone], best[alone])
+        row(f"{name}: iic-segment-raster, file to file", best[end], best[alone])
+        row(f"{name}: limit", limit(best[alone], best, read), best[alone])
+
+
 def throughput(folder: Path, scene: Path, repeats: int) -> None:
     """The table of the benchmark."""
     alone, single = ("engine", "four.onnx"), ("engine", "four.onnx", "cpu", ONE)
     four, geodeep = ("end", "four.onnx"), ("geodeep",)
     three = {device: ("end", "three.onnx", device) for device in ENGINES}
-    jobs: list[tuple[str, ...]] = [alone, single, four, *three.values()]
+    read, write = ("read", "4"), ("write",)
+    jobs: list[tuple[str, ...]] = [alone, single, four, read, write, *three.values()]
     jobs += [geodeep] if find_spec("geodeep") else []
     best = fastest(jobs, folder, scene, repeats)
     engine = best[alone]
@@ -341,6 +414,7 @@ def throughput(folder: Path, scene: Path, repeats: int) -> None:
     row("engine alone, tiles in memory", engine, engine)
     row(f"the same, {ONE}", best[single], engine)
     row("iic-segment-raster, file to file", best[four], engine)
+    row("limit", limit(engine, best, read), engine)
     for device in ENGINES:
         row(f"the same, 3 bands, {NAMES[device]}", best[three[device]], engine)
     if geodeep in best:
@@ -432,9 +506,10 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--scene", type=Path, help="a 4-band uint8 scene; one is made by default")
-    parser.add_argument("--side", type=int, default=6144, help="side of the scene that is made")
+    parser.add_argument("--side", type=int, help="side of the scene that is made")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--bundled", action="store_true")
+    parser.add_argument("--sentinel2", action="store_true")
     parser.add_argument("--memory", action="store_true")
     parser.add_argument("--sides", type=int, nargs="+", default=[4000, 12_000, 40_000])
     parser.add_argument("--sparse", action="store_true")
@@ -456,12 +531,14 @@ def main() -> None:
             memory(folder, tuple(arguments.sides))
         elif arguments.sparse:
             sparse(folder)
+        elif arguments.sentinel2:
+            sentinel2(folder, arguments.side or 10_980, arguments.repeats)
         elif arguments.start:
             start(folder, arguments.repeats)
         elif arguments.simulated_gpu:
             simulated(folder)
         else:
-            scene = arguments.scene or make_scene(folder / "scene.tif", arguments.side)
+            scene = arguments.scene or make_scene(folder / "scene.tif", arguments.side or 6144)
             table = bundled if arguments.bundled else free if arguments.free_engine else throughput
             table(folder, scene, arguments.repeats)
 

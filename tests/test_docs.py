@@ -59,6 +59,7 @@ FOREIGN_OPTIONS = {
         "--side",
         "--run",
         "--seeds",
+        "--sentinel2",
         "--simulated-gpu",
         "--sparse",
         "--start",

@@ -70,9 +70,13 @@ def _cache_bytes(plan: Plan) -> int:
     """Return the size of GDAL's block cache, in which blocks that two rows of tiles share should stay.
 
     A row of tiles reads the same strips repeatedly, but few blocks twice: an engine on the CPU is not slowed down by
-    decoding these again.
+    decoding these again, unless they are JPEG 2000.
     """
     smallest, largest = CACHE_LIMITS
+    # The blocks of a composed scene are not those of its files.
+    is_jpeg_2000 = plan.scene.driver.startswith("JP2") or ".jp2" in plan.scene.path.lower()
+    if plan.engine.on_cpu and is_jpeg_2000:
+        return largest
     block_height, block_width = plan.scene.block
     grid, tiles = plan.scene.grid, plan.tiles
     rows = tiles.read_side * grid.height / tiles.height + block_height

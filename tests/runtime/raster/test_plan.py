@@ -20,6 +20,7 @@ from iic_geotools.tiling import Rect
 from iic_runtime import Segmenter, segment_raster
 from iic_runtime.options import ProductSettings, SegmentSettings
 from iic_runtime.raster.plan import Outputs, Plan, Unsure, fingerprint, make_plan, parts_manifest
+from iic_runtime.raster.stages import gdal_options
 
 MakeScene = Callable[..., Path]
 
@@ -120,6 +121,17 @@ def test_absurd_work_is_refused_with_a_number(
     settings = SegmentSettings(bounds=(left, top - 10, left + 10, top))
     plan = make_plan(huge, segmenter, Outputs(tmp_path / "map.tif"), settings)
     assert plan.region == Rect(0, 0, 20, 20)
+
+
+def test_rows_of_jpeg_2000_stay_decoded(plan: Plan) -> None:
+    """A tile of Sentinel-2 would be decoded 2.6 times: 1024 px blocks that three rows of tiles share."""
+    wide = replace(plan.scene, grid=replace(plan.scene.grid, width=10_980), block=(1024, 1024))
+    composed = "<VRTDataset><SourceFilename>B04.jp2</SourceFilename></VRTDataset>"
+    row = 10_980 * (1024 + 1024) * 4 * 2
+    changes: list[dict[str, Any]] = [{}, {"driver": "JP2OpenJPEG"}, {"path": composed}]
+    scenes = [replace(wide, **change) for change in changes]
+    caches = [int(gdal_options(replace(plan, scene=scene))["GDAL_CACHEMAX"]) for scene in scenes]
+    assert [cache >= row for cache in caches] == [False, True, True]
 
 
 def test_pixels_are_not_refined_without_end(make_scene: MakeScene, tmp_path: Path) -> None:
