@@ -153,6 +153,10 @@ def satellite_cases(folder: Path, true: Picture, rng: np.random.Generator) -> It
     top = r.shape[1] // 10
     holes[:, :top], blank[:, :top] = np.nan, -9999
     yield case("-9999 without a nodata value", every, holes, blank, *RGBN)
+    strange = ("red", "green", "blue", "quux")
+    yield case("infrared with a strange name", every[:3], ANY, whole(r * 1e4), *strange)
+    yield case("names in Russian", back, r, whole(reverse * 1e4), "Синий", "Зелёный", "Красный", "Ближний ИК")
+    yield case("no CRS, but a transform", every, r, whole(r * 1e4), *RGBN, crs=None)
     yield case("no CRS", every, r, whole(r * 1e4), *RGBN, crs=None, transform=None)
     low, high = np.percentile(r, (2, 98), axis=(1, 2))[..., None, None]
     stretched = whole((r - low) / (high - low) * 253 + 1, "uint8")

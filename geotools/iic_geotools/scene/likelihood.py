@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iic_geotools.scene.bands import COLOURS, Names, pick
-from iic_geotools.scene.radiometry import Radiometry, landsat_level1
-from iic_geotools.scene.spectra import BANDS, Floats, Mixture
+from iic_geotools.scene.radiometry import Radiometry, landsat_level1, robust_ranges
+from iic_geotools.scene.spectra import BANDS, Floats, Mixture, fit_score
 
 BACKGROUND, DARKEST, BRIGHTEST = 0.02, -0.1, 1.5
 """Share of spectra that the mixture does not know, and between which reflectances they are as likely as each other."""
@@ -55,10 +55,12 @@ UNUSUAL_ORDER = 1.0
 """Log-likelihood penalty of an unusual band order."""
 INFRARED_PIXELS = 20_000
 """Number of pixels that are looked at for infrared shown as red."""
-PINK, HARDLY_PINK, PARTLY_PINK, MOSTLY_PINK = 1.25, 0.01, 0.02, 0.5
+PINK, PARTLY_PINK, MOSTLY_PINK = 1.25, 0.02, 0.5
 """How many times brighter than the third band the first is where plants are pink, and shares of such pixels."""
-HARDLY_APART, APART, FAR_APART, ALIKE, VERY_ALIKE = 0.05, 0.15, 0.4, 0.7, 0.95
+APART, FAR_APART, ALIKE = 0.15, 0.4, 0.7
 """By how much the first or second band correlates less than the others, and how well these do at least."""
+INFRARED_LEAD = 0.35
+"""Nats per pixel by which a picture must be more probable as infrared, red and green before it is sure."""
 GREY = 0.02
 """Difference of the bands of a grey picture, as a share of their spread."""
 
@@ -356,6 +358,7 @@ def judge_picture(values: NDArray[Any]) -> Picture:
     In infrared pictures (infrared, red, green) plants are pink, which hardly anything is in true colours: brighter in
     the first band, and no darker in the third than in the second. Either most of the picture is, or a part of it, and
     the first band goes its own way. In other false colours the second band does. Grey pictures have three equal bands.
+    Where plants are few, the bands that make the picture more probable decide, each with its best gain and offset.
     """
     if values.shape[1] == 0:
         return Picture.TRUE
@@ -369,10 +372,12 @@ def judge_picture(values: NDArray[Any]) -> Picture:
     apart = alike[1, 2] - max(alike[0, 1], alike[0, 2])
     if pink > MOSTLY_PINK or (pink > PARTLY_PINK and apart > APART and alike[1, 2] > ALIKE):
         return Picture.INFRARED
-    if pink > HARDLY_PINK and apart > HARDLY_APART and alike[1, 2] > VERY_ALIKE:
-        return Picture.DOUBTFUL
     apart = alike[0, 2] - max(alike[0, 1], alike[1, 2])
-    return Picture.FALSE if apart > FAR_APART and alike[0, 2] > ALIKE else Picture.TRUE
+    if apart > FAR_APART and alike[0, 2] > ALIKE:
+        return Picture.FALSE
+    ranges = robust_ranges(values)
+    lead = fit_score(values, ranges, ("nir", "red", "green")) - fit_score(values, ranges, COLOURS[:3])
+    return Picture.INFRARED if lead > INFRARED_LEAD else Picture.DOUBTFUL if lead > 0 else Picture.TRUE
 
 
 Order = tuple[tuple[str, int], ...]

@@ -36,6 +36,8 @@ CONTRASTS = (0.8, 1.6)
 """Starts of the search for the contrast, relative to the typical one."""
 PIXELS, WEIGHT, STEPS = 1500, 60.0, 120
 """Number of pixels that are fitted, how many independent ones they are worth, and number of steps of the search."""
+PIXELS_OF_SCORES, TYPICAL_CONTRAST = 400, 1.2
+"""Number of pixels that bands are compared on, and the only start of the search for their contrast."""
 STRANGE = 1e-3
 """Density below which a spectrum is as strange as any other, so that clouds and errors do not decide."""
 
@@ -147,11 +149,7 @@ def fit_world(
         Gains and offsets, rounded so that machines agree.
     """
     low, high = np.array(ranges, np.float64).T
-    inside = ((values > values.min(1, keepdims=True)) & (values < values.max(1, keepdims=True))).all(0)
-    chosen = values[:, inside] if inside.sum() >= PIXELS // 10 else values
-    step = max(1, chosen.shape[1] // PIXELS)
-    unit = ((chosen[:, ::step].T - low) / (high - low)).astype(np.float64)
-    search = _Search(unit, high - low, names, world)
+    search = _Search.of_values(values, ranges, names, world, PIXELS)
     starts = [(dark, contrast) for dark in DARK_INFRARED for contrast in CONTRASTS]
     _, spans, darks = max((search.climb(*start) for start in starts), key=lambda result: result[0])
     gains = [float(f"{gain:.4g}") for gain in spans / (high - low)]
@@ -159,6 +157,15 @@ def fit_world(
         round(float(dark - gain * start), 5) for dark, gain, start in zip(darks, gains, low, strict=True)
     ]
     return gains, offsets
+
+
+def fit_score(
+    values: NDArray[np.generic], ranges: Sequence[tuple[float, float]], names: Sequence[str]
+) -> float:
+    """Return the nats per pixel of values `[bands, N]` as these bands, each with its most probable gain and offset."""
+    search = _Search.of_values(values, ranges, names, None, PIXELS_OF_SCORES)
+    starts = DARK_INFRARED if "nir" in names else DARK_INFRARED[:1]
+    return max(search.climb(dark, TYPICAL_CONTRAST)[0] for dark in starts) / WEIGHT
 
 
 class _Search:
@@ -176,6 +183,22 @@ class _Search:
         self.dark, self.contrast = typical[:, 0], np.log(typical[:, 1] - typical[:, 0])
         self.dark_spread = np.array([DARK_SPREAD[name] for name in names])
         self.infrared = np.array([name == "nir" for name in names])
+
+    @classmethod
+    def of_values(
+        cls,
+        values: NDArray[np.generic],
+        ranges: Sequence[tuple[float, float]],
+        names: Sequence[str],
+        world: World | None,
+        count: int,
+    ) -> "_Search":
+        """Return the search for values `[bands, N]`, by about `count` pixels that are not at an end of their range."""
+        low, high = np.array(ranges, np.float64).T
+        inside = ((values > values.min(1, keepdims=True)) & (values < values.max(1, keepdims=True))).all(0)
+        chosen = values[:, inside] if inside.sum() >= count // 10 else values
+        step = max(1, chosen.shape[1] // count)
+        return cls(((chosen[:, ::step].T - low) / (high - low)).astype(np.float64), high - low, names, world)
 
     def climb(self, dark_infrared: float, contrast: float) -> tuple[float, Floats, Floats]:
         """Climb from a start by Adam; return the score, the spans and the dark ends in reflectance."""

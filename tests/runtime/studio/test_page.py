@@ -173,6 +173,22 @@ def test_nothing_is_lost_by_who_is_faster_than_the_studio(browser: Browser, stud
     assert browser.complaints == []
 
 
+def test_places_are_suggested_again_after_a_click(browser: Browser, studio: Studio) -> None:
+    for name, place in (("trees", [60, 60]), ("gravel", [330, 120])):
+        studio.act("add", name=name, places=[place])
+    browser.wait("!document.getElementById('map').disabled")
+    browser.evaluate("document.getElementById('suggest').click()")
+    browser.wait("document.getElementById('status').textContent.includes('would help')")
+    asked = sum(address.endswith("/suggest") for address in browser.requests)
+    click(browser, *position(browser, 220, 240))
+    for _ in range(200):
+        browser.evaluate("1")
+        if sum(address.endswith("/suggest") for address in browser.requests) > asked:
+            return
+        time.sleep(0.05)
+    raise AssertionError(browser.requests[-5:])
+
+
 def test_a_tablet_in_portrait(browser: Browser, studio: Studio) -> None:
     browser.open(studio.address, 800, 1100, phone=True)
     assert browser.evaluate("canvas.clientWidth") == 800

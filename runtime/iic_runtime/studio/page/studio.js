@@ -5,6 +5,7 @@ import { Viewer, cross, distance } from "./viewer.js";
 
 const $ = (id) => document.getElementById(id);
 const REACH = 12;  // pixels of the screen within which a click selects another one
+const REST = 800;  // ms without a click before places are suggested again
 const FEW = 5;  // clicks per class below which their accuracy says little
 const USUAL = ["water", "trees", "grass", "fields", "scrub", "buildings", "roads", "bare", "sand", "rock", "snow", "shadow"];
 const STAGES = { look: "Looking at the scene", fit: "Fitting", segment: "Mapping", regrid: "Mapping", clean: "Cleaning", write: "Writing" };
@@ -19,7 +20,7 @@ let unconfirmed = [];  // clicks that it has not confirmed
 let turns = Promise.resolve();  // actions are sent one after the other, in the order in which they were made
 const unsent = [];  // those that wait for the ones before them
 let selected = null;  // the number of a click
-let suggestions = [];
+let suggestions = [], suggesting;
 let shown = null;  // the map that the user has chosen; null until then
 let composite = null;
 let asking = null;  // the sample that is asked about
@@ -82,7 +83,7 @@ function take(next) {
   if (!state.clicks.some(({ number }) => number === selected)) selected = null;
   const isNew = before && state.finished && before.finished?.changes !== state.finished.changes;
   if (isNew) shown ??= "finished";
-  if (before && before.fit !== state.fit) suggestions = [];
+  if (before && before.fit !== state.fit) suggestAgain();
   showClasses();
   showTeaching();
   showClusters();
@@ -409,7 +410,13 @@ async function rename(name) {
   if (text && text !== name && await act("change_class", { name, new_name: text })) choose(text.trim());
 }
 
-async function suggest() {
+function suggestAgain() {
+  suggestions = [];
+  clearTimeout(suggesting);
+  suggesting = setTimeout(suggest, REST);
+}
+
+async function suggest(event) {
   const layer = maps.taught;
   if ($("suggest").getAttribute("aria-pressed") !== "true" || !state.taught.length || layer.isTooFar(viewer)) {
     suggestions = [];
@@ -418,7 +425,7 @@ async function suggest() {
   }
   try {
     ({ places: suggestions } = await send(request("suggest", { tiles: layer.visible(viewer) })));
-    say(suggestions.length ? `${suggestions.length} places where a click would help; N goes to the next.` : "Nothing to suggest in this view.");
+    if (event) say(suggestions.length ? `${suggestions.length} places where a click would help; N goes to the next.` : "Nothing to suggest in this view.");
   } catch (error) {
     say(error.message);
   }
@@ -557,7 +564,7 @@ function connectControls() {
   $("redo").onclick = () => act("redo");
   $("delete").onclick = () => selected !== null && act("remove", { numbers: [selected] });
   $("draw").onclick = () => { viewer.drawing = toggle("draw"); };
-  $("suggest").onclick = () => { toggle("suggest"); suggest(); };
+  $("suggest").onclick = (event) => { toggle("suggest"); suggest(event); };
   $("find").onclick = async () => {
     say("Looking for what differs …");
     $("find").disabled = true;
