@@ -33,6 +33,7 @@ BORDER = 0.005
 """If a larger share of pixels is 0 in every band, they look like an empty border."""
 COLLAR, CORNER = 0.02, 32
 """Share of zeros from which they are an empty border, if a corner of the scene of so many pixels a side is one."""
+WHITE = 255.0
 LOOKED_AT = 4
 """Bands by which undeclared nodata is recognised."""
 HOLES = (-9999.0, -32768.0, -32767.0, -99999.0, -3.4028234663852886e38, -3.4e38, -1e20)
@@ -293,7 +294,7 @@ class Scene:
 def assume_nodata(info: SceneInfo) -> float | None:
     """Return the nodata value of a scene that declares none but clearly has one, and warn of it; None if it has none.
 
-    These are -9999 and its like in all bands at once, and an empty border of zeros.
+    These are -9999 and its like in all bands at once, and an empty border, black or in 8 bits white.
     """
     alphas = info.interpretations
     bidx = tuple(number for number, kind in enumerate(alphas, 1) if kind != "alpha")[:LOOKED_AT]
@@ -304,16 +305,19 @@ def assume_nodata(info: SceneInfo) -> float | None:
     dtype = np.dtype(info.dtype_of(bidx))
     source = SceneSource.of(info, bidx)
     signed = np.issubdtype(dtype, np.floating) or np.issubdtype(dtype, np.signedinteger)
-    if not signed and not _has_blank_corner(source, info):
+    collar = None if signed else _corner_value(source, info)
+    if not signed and collar is None:
         return None
     values, blank = _sample(source, info, skip_empty=False)
     for value in HOLES if signed else ():
         share = float((values == value).all(0).mean()) if values.size else 0.0
         if share > 0:
             return _assume_nodata(info, value, share)
-    if blank > COLLAR and (not signed or _has_blank_corner(source, info)):
-        return _assume_nodata(info, 0.0, blank)
-    return None
+    if collar:
+        blank = float((values == collar).all(0).mean())
+    elif signed and blank > COLLAR:
+        collar = _corner_value(source, info)
+    return None if collar is None or blank <= COLLAR else _assume_nodata(info, collar, blank)
 
 
 def _assume_nodata(info: SceneInfo, value: float, share: float) -> float:
@@ -325,16 +329,17 @@ def _assume_nodata(info: SceneInfo, value: float, share: float) -> float:
 
 
 @interruptible
-def _has_blank_corner(source: SceneSource, info: SceneInfo) -> bool:
-    """Whether a corner of the scene is 0 in every band."""
+def _corner_value(source: SceneSource, info: SceneInfo) -> float | None:
+    """Return the value of every band in a whole corner of the scene: 0, or in 8 bits 255; None if there is none."""
     width, height = info.grid.width, info.grid.height
     side = min(CORNER, width, height)
     with source.open() as scene:
         for col, row in product((0, width - side), (0, height - side)):
             values = scene.read(Rect(col, row, side, side)).values
-            if values.size and not values.any():
-                return True
-    return False
+            for blank in (0.0, WHITE) if values.dtype == np.uint8 and len(values) > 1 else (0.0,):
+                if values.size and (values == blank).all():
+                    return blank
+    return None
 
 
 def value_sample(

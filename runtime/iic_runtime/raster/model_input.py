@@ -386,7 +386,8 @@ def decide_names(info: SceneInfo, card: Card, sample: Sample | None = None) -> t
     )
     if masked:  # a mask that nobody has named is no band
         readings = tuple((*order, None) for order in usual_orders(len(info.dtypes) - 1)) or readings
-    if values is not None and set(map(canonical, card.required)) <= set(COLOURS):
+    is_picture = values is not None and _eight_bit_white(values) is not None
+    if values is not None and not is_picture and set(map(canonical, card.required)) <= set(COLOURS):
         verdict = judge_order(values, readings)
         if verdict is not None and not verdict.sure:
             raise _ask_for_order(info, card, verdict.readings)

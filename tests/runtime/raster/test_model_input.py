@@ -274,6 +274,13 @@ def test_three_nameless_bands_of_8_bits_are_a_picture(make_scene: MakeScene) -> 
         assert choose_reading(describe(str(picture)), find_model("aerial").card).bidx == (1, 2, 3)
 
 
+def test_a_picture_in_another_type_is_a_picture(make_scene: MakeScene) -> None:
+    """Its values are no reflectances, by which the order of bands could be known."""
+    scene = make_scene((example((0, 1, 2)) / 255).astype(np.float32), descriptions=None)
+    with pytest.warns(AssumptionWarning, match="1 red, 2 green, 3 blue, by the order of the model"):
+        assert choose_reading(describe(str(scene)), find_model("aerial").card).bidx == (1, 2, 3)
+
+
 @pytest.mark.parametrize("count", [3, 4, 5])
 def test_a_mask_without_a_name_is_no_band(make_scene: MakeScene, count: int) -> None:
     """Cameras with five bands, satellites with four, and pictures, each with a mask as its last band."""
@@ -339,6 +346,9 @@ def test_a_black_collar_is_nodata_and_dark_ground_is_not(make_scene: MakeScene) 
             )
         assert source.nodata == expected
         assert (expected is not None) == any("taken as nodata" in str(entry.message) for entry in caught)
+    white = make_scene(np.where(rows + columns < 90, 255, np.minimum(values, 254)), photometric="RGB")
+    with pytest.warns(AssumptionWarning, match=r"% of .* is 255 in every band: taken as nodata"):
+        assert choose_reading(find_scene(white), card).nodata == 255
     declared = make_scene(np.where(rows + columns < 90, 0, values), photometric="RGB", nodata=7)
     assert choose_reading(find_scene(declared), card).nodata == 7  # what the file says is never overruled
 
