@@ -124,7 +124,7 @@ def test_absurd_work_is_refused_with_a_number(
 
 
 def test_rows_of_jpeg_2000_stay_decoded(plan: Plan) -> None:
-    """A tile of Sentinel-2 would be decoded 2.6 times: 1024 px blocks that three rows of tiles share."""
+    """Blocks of Sentinel-2 are 1024 px high, and up to three rows of tiles touch each of them."""
     wide = replace(plan.scene, grid=replace(plan.scene.grid, width=10_980), block=(1024, 1024))
     composed = "<VRTDataset><SourceFilename>B04.jp2</SourceFilename></VRTDataset>"
     row = 10_980 * (1024 + 1024) * 4 * 2
