@@ -9,7 +9,7 @@ replaced here: features, logits, probabilities, labels.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -237,8 +237,9 @@ class Codebook:
         rotation: `[m, n]`.
         shift: `[m]`.
         centres: `[words, m]`.
-        pooled: Sides, among those of the bank, of squares over which the outputs are averaged too: what a place is made
-            of, whatever its order.
+        pooled: Sides, among those of the bank, of squares over which combinations of the outputs are averaged: what a
+            place is made of, whatever its order.
+        axes: The combinations `[p, words]`.
     """
 
     first: int
@@ -247,11 +248,19 @@ class Codebook:
     shift: NDArray[np.float64]
     centres: NDArray[np.float64]
     pooled: tuple[int, ...] = ()
+    axes: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0)))
 
     @property
     def groups(self) -> tuple[FeatureGroup, ...]:
         """Kinds of its outputs, in order."""
-        return tuple(FeatureGroup(len(self.centres), side, False) for side in (self.side, *self.pooled))
+        wider = (FeatureGroup(len(self.axes), side, False) for side in self.pooled)
+        return (FeatureGroup(len(self.centres), self.side, False), *wider)
+
+    def encode(self, points: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the outputs `[N, words]` for whitened features `[N, m]`."""
+        squared = ((points[:, None] - self.centres) ** 2).sum(-1)
+        distances = np.sqrt(squared + NEAREST)
+        return np.asarray(np.maximum(distances.mean(1, keepdims=True) - distances, 0))
 
     def write(self, graph: "_Writer", bank: str, weights: Sequence[str]) -> list[str]:
         """Add its nodes and return the tensors of its outputs.
@@ -262,9 +271,12 @@ class Codebook:
             weights: Tensors of the share of each of the bank's squares that is inside the image.
         """
         codes = self._codes(graph, bank)
-        outputs, sums = [codes], codes
-        for level, side in enumerate(SIDES[: SIDES.index(max(self.pooled)) + 1 if self.pooled else 0]):
-            sums = graph.mean(sums, level, len(self.centres))
+        outputs = [codes]
+        if not self.pooled:
+            return outputs
+        sums = graph.add("Conv", codes, graph.matrix(self.axes))
+        for level, side in enumerate(SIDES[: SIDES.index(max(self.pooled)) + 1]):
+            sums = graph.mean(sums, level, len(self.axes))
             if side in self.pooled:
                 outputs.append(graph.add("Div", sums, weights[level]))
         return outputs

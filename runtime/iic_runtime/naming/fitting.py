@@ -18,15 +18,11 @@ from iic_runtime.naming.regression import (
     softmax,
 )
 
-SHARES = ((40, 1 / 2),)
-"""Clicks per class (median) from which small networks join the linear heads, and their share of the mean."""
-MEMBERS = 1
-"""Number of small networks whose logits are averaged."""
-HARM = 0.05
-"""Balanced accuracy by which networks may fall behind the linear head alone before they are left out."""
-PIXELS, PIXEL_SEEDS, PIXEL_FIT = 0.5, 2, NetworkFit(noise=0.1)
-"""Share of networks that see single pixels only, where these do at least as well; their number, and how they
-are fitted."""
+FITS = ((40, NetworkFit(steps=400, noise=0.25)), (12, NetworkFit()), (0, NetworkFit(noise=1.0)))
+"""Clicks per class (median) from which a network is fitted so: the fewer clicks, the more noise."""
+PIXELS, DECIDED, PIXEL_FIT = 0.5, 12, NetworkFit(noise=0.1, units=32)
+"""Share of a network that sees single pixels only, clicks per class (median) from which cross-validation decides
+whether it takes part, and how it is fitted."""
 SMALLEST_PLACE = 64
 """Least side in pixels of the squares whose clicks cross-validation keeps together."""
 FOLDS = 5
@@ -81,37 +77,30 @@ class Samples:
             own_row=np.arange(count),
         )
 
-    def fit(
-        self, clicks: NDArray[np.bool_], members: Sequence[Ints], networks: int, share: float, seed: int = 0
-    ) -> Head:
-        """Fit a head to some of the clicks; see `fit_head`."""
-        kept = clicks[self.owner]
-        rows, weights, labels = self.rows[kept], self.weights[kept], self.labels[self.owner[kept]]
+    def fit_linear(self, clicks: NDArray[np.bool_], members: Sequence[Ints]) -> Head:
+        """Fit the mean of linear heads that see these features to some of the clicks."""
+        rows, labels, weights = self._rows_of(clicks)
         weight = np.zeros((self.classes, rows.shape[1]), np.float32)
         bias = np.zeros(self.classes, np.float32)
         for features in members:
             head = fit_linear(rows[:, features], labels, weights, self.classes)
             weight[:, features] += head.weight / len(members)
             bias += head.bias / len(members)
-        others = [
-            fit_network(rows, labels, weights, self.classes, seed + member) for member in range(networks)
-        ]
-        return join(Head(weight, bias), others, share)
+        return Head(weight, bias)
 
-    def fit_pixels(self, clicks: NDArray[np.bool_], seed: int = 0) -> list[Head]:
-        """Fit networks on single pixels to some of the clicks."""
+    def fit_network(self, clicks: NDArray[np.bool_], features: Ints, settings: NetworkFit, seed: int) -> Head:
+        """Fit a network that sees these features to some of the clicks."""
+        rows, labels, weights = self._rows_of(clicks)
+        inputs = np.ascontiguousarray(rows[:, features])
+        head = fit_network(inputs, labels, weights, self.classes, seed, settings)
+        assert head.hidden_weight is not None
+        hidden = np.zeros((len(head.hidden_weight), rows.shape[1]), np.float32)
+        hidden[:, features] = head.hidden_weight
+        return replace(head, weight=np.zeros((self.classes, rows.shape[1]), np.float32), hidden_weight=hidden)
+
+    def _rows_of(self, clicks: NDArray[np.bool_]) -> tuple[Floats, Ints, Floats]:
         kept = clicks[self.owner]
-        rows, weights, labels = self.rows[kept], self.weights[kept], self.labels[self.owner[kept]]
-        heads = []
-        for number in range(PIXEL_SEEDS):
-            inputs = np.ascontiguousarray(rows[:, self.single])
-            head = fit_network(inputs, labels, weights, self.classes, seed + number, PIXEL_FIT)
-            assert head.hidden_weight is not None
-            hidden = np.zeros((len(head.hidden_weight), rows.shape[1]), np.float32)
-            hidden[:, self.single] = head.hidden_weight
-            linear = np.zeros((self.classes, rows.shape[1]), np.float32)
-            heads.append(replace(head, weight=linear, hidden_weight=hidden))
-        return heads
+        return self.rows[kept], self.labels[self.owner[kept]], self.weights[kept]
 
 
 @dataclass(frozen=True)
@@ -140,60 +129,47 @@ class Judgement:
 
 @one_thread()
 def fit_head(samples: Samples, scene: Floats, seed: int = 0, *, full: bool = True) -> tuple[Head, Judgement]:
-    """Fit a head to clicks: the mean of linear ones with few of them, with small networks where there are more.
+    """Fit a head to clicks: a small network on all features, averaged with one on those of single pixels.
 
-    Cross-validation over places decides whether the networks take part, whether networks that see single pixels only
-    take their place and half of the mean, how sure the head may be of itself, and says how well it does.
+    From `DECIDED` clicks per class on, cross-validation over places decides whether the second takes part: labels that
+    follow from single pixels need it. It also decides how sure the head may be of itself, and says how well it does.
 
     Args:
         scene: Standardised features `[M, F]` of pixels spread over the scene.
-        full: Whether small networks may join; without them a fit takes milliseconds.
+        full: Whether to fit networks; without them, linear heads take milliseconds.
     """
     folds = split_by_place(samples.places, samples.side, samples.labels, samples.classes, seed)
-    typical = float(np.median(np.bincount(samples.labels, minlength=samples.classes)))
-    share = max((share for least, share in SHARES if full and typical >= least), default=0.0)
-    networks, logits = 0, cross_validate(samples, folds)
-    judgement = judge(logits, samples.labels)
-    if share:
-        joined = cross_validate(samples, folds, 1, share)
-        with_networks = judge(joined, samples.labels)
-        if (with_networks.balanced_accuracy or 0.0) >= (judgement.balanced_accuracy or 0.0) - HARM:
-            networks, logits, judgement = MEMBERS, joined, with_networks
     everything = np.ones(len(samples.labels), bool)
-    pixels = cross_validate_pixels(samples, folds) if full and len(samples.single) else None
-    if pixels is not None and surprise(pixels, samples.labels) < surprise(logits, samples.labels):
-        logits = PIXELS * pixels + (1 - PIXELS) * logits
-        judgement = judge(logits, samples.labels)
-        head = samples.fit(everything, samples.members, 0, 0.0, seed)
-        head = join(head, samples.fit_pixels(everything, seed), PIXELS)
+    if not full:
+        # The head of all features stands for the mean of all members: five folds must not take long.
+        logits = cross_validate(samples, folds, lambda some: samples.fit_linear(some, samples.members[:1]))
+        head = samples.fit_linear(everything, samples.members)
     else:
-        head = samples.fit(everything, samples.members, networks, share, seed)
-    return weighted_by_frequency(tempered(head, temperature(logits, samples.labels)), scene), judgement
+        typical = float(np.median(np.bincount(samples.labels, minlength=samples.classes)))
+        settings = next(settings for least, settings in FITS if typical >= least)
+        features = np.arange(samples.rows.shape[1])
+
+        def fit(some: NDArray[np.bool_]) -> Head:
+            return samples.fit_network(some, features, settings, seed)
+
+        def fit_pixels(some: NDArray[np.bool_]) -> Head:
+            return samples.fit_network(some, samples.single, PIXEL_FIT, seed)
+
+        logits, head = cross_validate(samples, folds, fit), fit(everything)
+        if len(samples.single):
+            mixed = PIXELS * cross_validate(samples, folds, fit_pixels) + (1 - PIXELS) * logits
+            if typical < DECIDED or surprise(mixed, samples.labels) < surprise(logits, samples.labels):
+                logits, head = mixed, join(head, fit_pixels(everything), PIXELS)
+    head = tempered(head, temperature(logits, samples.labels))
+    return weighted_by_frequency(head, scene), judge(logits, samples.labels)
 
 
-def cross_validate(samples: Samples, folds: Ints, networks: int = 0, share: float = 0.0) -> Floats:
-    """Return logits `[N, classes]` of each click by a head that saw no click of its fold; NaN where there is none.
-
-    The heads of all features stand for the mean of all members: five folds must not take long.
-    """
+def cross_validate(samples: Samples, folds: Ints, fit: Callable[[NDArray[np.bool_]], Head]) -> Floats:
+    """Return logits `[N, classes]` of each click by a head that saw no click of its fold; NaN where there is none."""
     own = samples.rows[samples.own_row]
     return judge_by_fold(
-        folds,
-        samples.labels,
-        samples.classes,
-        lambda training, test: samples.fit(training, samples.members[:1], networks, share).logits(own[test]),
+        folds, samples.labels, samples.classes, lambda training, test: fit(training).logits(own[test])
     )
-
-
-def cross_validate_pixels(samples: Samples, folds: Ints) -> Floats:
-    """Cross-validate networks on single pixels; see `cross_validate`."""
-    own = samples.rows[samples.own_row]
-
-    def predict(training: NDArray[np.bool_], test: NDArray[np.bool_]) -> Floats:
-        logits = [head.logits(own[test]) for head in samples.fit_pixels(training)]
-        return np.asarray(np.mean(logits, 0), np.float32)
-
-    return judge_by_fold(folds, samples.labels, samples.classes, predict)
 
 
 def choose_members(groups: Sequence[FeatureGroup], size: int) -> list[Ints]:
@@ -277,25 +253,21 @@ def _loss(logits: Floats, labels: Ints, divisor: float) -> float:
     return float(-np.log(softmax(logits[judged] / divisor)[own] + 1e-6).mean())
 
 
-def join(linear: Head, networks: Sequence[Head], share: float) -> Head:
-    """Average the logits of a linear head with the mean of those of small networks, which has this share."""
-    if not networks:
-        return linear
-    rest, part = np.float32(1 - share), np.float32(share / len(networks))
+def join(head: Head, other: Head, share: float) -> Head:
+    """Average the logits of two heads, of which the other has this share; at least one has a hidden layer."""
+    parts = ((head, np.float32(1 - share)), (other, np.float32(share)))
     hidden = [
-        (network.hidden_weight, network.hidden_bias, network.hidden_out)
-        for network in networks
-        if network.hidden_weight is not None
-        and network.hidden_bias is not None
-        and network.hidden_out is not None
+        (part.hidden_weight, part.hidden_bias, weight * part.hidden_out)
+        for part, weight in parts
+        if part.hidden_weight is not None and part.hidden_bias is not None and part.hidden_out is not None
     ]
     weights, biases, outs = zip(*hidden, strict=True)
     return Head(
-        rest * linear.weight,
-        rest * linear.bias + part * np.sum([network.bias for network in networks], 0, np.float32),
+        np.sum([weight * part.weight for part, weight in parts], 0),
+        np.sum([weight * part.bias for part, weight in parts], 0),
         np.concatenate(weights),
         np.concatenate(biases),
-        part * np.concatenate(outs, 1),
+        np.concatenate(outs, 1),
     )
 
 

@@ -19,8 +19,6 @@ Ints = NDArray[np.int64]
 PENALTY = 0.01
 """Weight of the squared weights over the number of clicks."""
 BIAS_PENALTY = 1e-4
-UNITS = 64
-"""Units of a small network's hidden layer."""
 RATE, DECAY = 1e-2, 1e-3
 SMALLEST_BATCH, LARGEST_BATCH = 128, 1024
 
@@ -60,11 +58,13 @@ class NetworkFit:
         steps: Number of steps.
         noise: Standard deviation of the noise on its standardised inputs, without which it remembers single clicks.
         balance: Whether classes are drawn alike.
+        units: Number of units of its hidden layer.
     """
 
     steps: int = 200
     noise: float = 0.5
     balance: bool = True
+    units: int = 64
 
 
 NETWORK_FIT = NetworkFit()
@@ -129,7 +129,8 @@ def fit_network(
     size = rows.shape[1]
     chances = np.cumsum(balanced(labels, weights, classes) if settings.balance else weights / weights.sum())
     batch = int(np.clip(round(float(weights.sum())), SMALLEST_BATCH, LARGEST_BATCH))
-    shapes = ((size, UNITS, 2 / size), (1, UNITS, 0.0), (UNITS, classes, 1 / UNITS), (1, classes, 0.0))
+    units = settings.units
+    shapes = ((size, units, 2 / size), (1, units, 0.0), (units, classes, 1 / units), (1, classes, 0.0))
     parameters = [
         rng.normal(0, np.sqrt(variance), (high, wide)).astype(np.float32) for high, wide, variance in shapes
     ]

@@ -51,8 +51,9 @@ TILE, SAMPLED_TILES = 64, 48
 """Side in pixels, and number, of the tiles spread over a scene that show how it varies."""
 WORDS, CODED_PIXELS = 32, 125
 """Size of the codebook, and pixels of each tile that it is found by."""
-POOLED = (27,)
-"""Sides of the squares over which what the codebook says is averaged."""
+POOLED, AXES = (27,), 8
+"""Sides of the squares over which what the codebook says is averaged, and how many principal components of it: all of
+them take longer, and classify worse."""
 WHITENING, LEAST_VARIANCE, RIDGE = 0.5, 0.02, 1e-3
 """Power to which features are whitened for a codebook, the least variance of an axis in parts of the largest, and what
 is added to all of them."""
@@ -135,7 +136,9 @@ def make_codebook(features: NDArray[np.float64], words: int, rng: np.random.Gene
     rotation = (axes * np.maximum(variances, LEAST_VARIANCE * variances.max()) ** (-WHITENING / 2)).T
     points = (features - mean) @ rotation.T
     centres = kmeans(points, words, np.ones(len(points)), rng, starts=1, steps=15)
-    return Codebook(0, SIDES[0], rotation, -rotation @ mean, centres, POOLED)
+    book = Codebook(0, SIDES[0], rotation, -rotation @ mean, centres)
+    principal = np.linalg.eigh(np.cov(book.encode(points).T))[1][:, : -AXES - 1 : -1].T
+    return replace(book, pooled=POOLED, axes=principal)
 
 
 def open_outputs(file: ModelFile, device: Device = "auto", threads: int | None = None) -> Outputs:

@@ -150,6 +150,7 @@ def test_codebooks_say_how_near_a_pixel_is_to_their_centres() -> None:
     distances = np.sqrt(((points[:, :, None] - centres) ** 2).sum(-1) + NEAREST)
     expected_codes = np.maximum(distances.mean(-1, keepdims=True) - distances, 0)
     assert np.abs(np.moveaxis(seen[bank.size : -6], 0, -1) - expected_codes).max() < 1e-3
+    assert np.allclose(book.encode(points.reshape(-1, 3)), expected_codes.reshape(-1, 6))
     core = features(content, image[:, : 40 + REACH, : 60 + REACH])[:, :40, :60]
     assert np.array_equal(core, seen[:, :40, :60])
 
@@ -158,18 +159,21 @@ def test_codes_are_averaged_over_the_squares_that_a_codebook_names() -> None:
     rng = np.random.default_rng(1)
     image = rng.integers(0, 256, (4, 60, 70)).astype(np.uint8)
     card, bank = bank_of(image)
-    book = Codebook(0, 3, rng.normal(size=(3, 12)), rng.normal(size=3), rng.normal(size=(6, 3)), (9, 27))
+    axes = rng.normal(size=(2, 6))
+    book = Codebook(
+        0, 3, rng.normal(size=(3, 12)), rng.normal(size=3), rng.normal(size=(6, 3)), (9, 27), axes
+    )
     coded = replace(bank, codebooks=(book,))
-    assert [(group.size, group.side) for group in coded.groups[-3:]] == [(6, 3), (6, 9), (6, 27)]
+    assert [(group.size, group.side) for group in coded.groups[-3:]] == [(6, 3), (2, 9), (2, 27)]
     content, _ = bank_graph(coded, card.dtype)
-    codes, *pooled = np.split(features(content, image)[bank.size :], 3)
+    codes, *pooled = np.split(features(content, image)[bank.size :], (6, 8))
     inside = np.ones(image.shape[1:])
     for reach, seen in zip((4, 13), pooled, strict=True):
         window = (2 * reach + 1,) * 2
         expected_means = [
             ndimage.uniform_filter(code.astype(np.float64), window, mode="constant")
             / ndimage.uniform_filter(inside, window, mode="constant")
-            for code in codes
+            for code in np.tensordot(axes, codes, 1)
         ]
         away = slice(reach, -reach)  # at the edge, a mean of means is not that of the square
         assert np.abs(seen - expected_means)[:, away, away].max() < 1e-4
