@@ -24,9 +24,10 @@ from iic_geotools.products.areas import ZONE_SUFFIXES
 from iic_geotools.products.cleaning import Cleaning
 from iic_geotools.products.zones import check_zones, zones_digest
 from iic_geotools.scene.bands import canonical
-from iic_geotools.scene.info import SceneInfo, SourceFile, identify_sources
+from iic_geotools.scene.info import SceneInfo
 from iic_geotools.scene.region import Area, choose_region
 from iic_geotools.scene.scene import SceneSource
+from iic_geotools.scene.source_files import SourceFile, identify_sources
 from iic_geotools.settings import describe
 from iic_geotools.tiling import Part, Rect, TileGrid
 from iic_runtime.engine.base import EngineSpec, LabelArray

@@ -25,9 +25,10 @@ from iic_geotools.products.areas import class_areas, write_stats
 from iic_geotools.products.cleaning import Cleaning
 from iic_geotools.products.zones import measure_zones
 from iic_geotools.scene.composition import apply_mask
-from iic_geotools.scene.info import SceneInfo, identify_sources, open_raster
+from iic_geotools.scene.info import SceneInfo, open_raster
 from iic_geotools.scene.likelihood import NOVEL
 from iic_geotools.scene.listing import find_scene
+from iic_geotools.scene.source_files import identify_sources
 from iic_geotools.scene.valuemask import ValueMask
 from iic_geotools.settings import PathLike, setting, takes
 from iic_geotools.tiling import Part, Rect, Tile

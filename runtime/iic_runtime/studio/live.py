@@ -12,7 +12,7 @@ from iic_geotools.errors import IICError, UnexpectedError, UsageError
 from iic_geotools.products.assessment.accuracy import Estimate
 from iic_geotools.products.assessment.report import Assessment
 from iic_geotools.work import OnProgress, Progress
-from iic_runtime.studio.features import MOST_LEVEL
+from iic_runtime.studio.layers import MOST_LEVEL
 from iic_runtime.studio.session import Point, Session
 from iic_runtime.studio.tiles import TILE, TileAddress, top_level
 

@@ -25,8 +25,7 @@ from iic_runtime.naming.suggestions import scene_files
 from iic_runtime.naming.teacher import Clusters, Lesson, ReadingOptions, Teacher
 from iic_runtime.raster.segment import Summary, segment_raster
 from iic_runtime.studio.clicks import Click, Sample, SampleFile, read_clicks_file, write_clicks
-from iic_runtime.studio.features import FeatureTiles
-from iic_runtime.studio.layers import BundledLayer, FileLayer
+from iic_runtime.studio.layers import BundledLayer, FeatureTiles, FileLayer
 from iic_runtime.studio.tiles import TILE, Imagery, TileAddress, find_typical, find_unsure
 
 PathLike = str | os.PathLike[str]

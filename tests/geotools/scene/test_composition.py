@@ -16,8 +16,9 @@ from support.sources import make_source, noise
 from iic_geotools.errors import SceneError, UsageError
 from iic_geotools.option_texts import parse_mask
 from iic_geotools.scene.composition import apply_mask, bands_of, compose
-from iic_geotools.scene.info import SceneInfo, describe, identify_sources
+from iic_geotools.scene.info import SceneInfo, describe
 from iic_geotools.scene.scene import Pixels
+from iic_geotools.scene.source_files import identify_sources
 from iic_geotools.scene.valuemask import ValueMask
 from iic_geotools.tiling import Rect
 

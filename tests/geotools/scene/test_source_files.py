@@ -17,7 +17,8 @@ from support.sources import make_source, noise
 
 from iic_geotools.errors import SceneError
 from iic_geotools.gdal import NETWORK_VARIABLE, allows_network, name_without_sidecars, network_options
-from iic_geotools.scene.info import SourceFile, describe, identify_sources
+from iic_geotools.scene.info import describe
+from iic_geotools.scene.source_files import SourceFile, identify_sources
 from iic_geotools.tiling import Rect
 
 MakeScene = Callable[..., Path]
