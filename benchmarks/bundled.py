@@ -2,17 +2,19 @@
 
     python benchmarks/bundled.py score satellite DATA [--group N]... [--cache FOLDER] [--before FILE]
     python benchmarks/bundled.py score aerial DATA
+    python benchmarks/bundled.py temperature satellite DATA [--cache FOLDER]
     python benchmarks/bundled.py locked satellite DATA [--run RUN] [--before FILE]
     python benchmarks/bundled.py gallery satellite DATA --run RUN --out FILE.jpg
 
 A source is a sensor, a provider and a region. `score` leaves out the groups of sources of the recipe in turn, trains
-the recipe on the others and scores those left out: settings are chosen by this table. `locked` trains on all sources
-and scores those that the recipe has locked: nothing learns from them or is chosen on them, and it is to be run once,
-when the recipe is final. Both print accuracy, mean IoU and recall per source, with and without infrared, and the error
-of calibration; next to them a random forest on single pixels that learnt from the same labels, and with --before FILE
-an earlier model file. What was trained is kept in FOLDER, so that a second call only scores. With --run, `locked`
-scores a run of `iic-train recipe NAME` and leaves the figures in its folder; `iic-export` puts them on the card.
-`gallery` draws windows of the locked sources that may be shown, each next to its map, right or wrong.
+the recipe on the others and scores those left out: settings are chosen by this table. `temperature` prints the error
+of calibration on the sources left out, by what logits are divided by. `locked` trains on all sources and scores those
+that the recipe has locked: nothing learns from them or is chosen on them, and it is to be run once, when the recipe is
+final. `score` and `locked` print accuracy, mean IoU and recall per source, with and without infrared, and the error of
+calibration; next to them a random forest on single pixels that learnt from the same labels, and with --before FILE an
+earlier model file. What was trained is kept in FOLDER, so that a second call only scores. With --run, `locked` scores a
+run of `iic-train recipe NAME` and leaves the figures in its folder; `iic-export` puts them on the card. `gallery` draws
+windows of the locked sources that may be shown, each next to its map, right or wrong.
 
 Where labels leave several classes open, as "no building" does, these count as one class if they overlap no other.
 DATA holds the folders flair, naip, pool and sentinel2 (docs/research/bundled-models.md says what they are).
@@ -48,6 +50,7 @@ MOST_PIXELS = 1_500_000
 WINDOW = 384
 TREES, DEPTH, FOREST_CROPS, PIXELS_PER_CROP = 60, 16, 1200, 60
 BINS = 10
+TEMPERATURES = (0.7, 0.8, 0.9, 1.0, 1.2, 1.4, 1.7)
 GALLERY = 8
 SHOWN = ("landsat8_zion", "landsat7_nc", "s2_8bit_wangyi", "s2rgb_korea", "landslide_hokkaido")
 """Locked sources whose licences are clear."""
@@ -60,7 +63,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("task", choices=["score", "locked", "gallery"])
+    parser.add_argument("task", choices=["score", "temperature", "locked", "gallery"])
     parser.add_argument("name", choices=sorted(RECIPES))
     parser.add_argument("data", type=Path)
     parser.add_argument(
@@ -82,6 +85,10 @@ def main() -> None:
         draw_gallery(config, data, load_run(options.run).network(), options.out)
         return
     groups = options.group or list(range(len(recipe.GROUPS)))
+    if options.task == "temperature":
+        folds = {fold: trained(options.name, config, data, fold, options.cache) for fold in groups}
+        show_temperatures(config, data, folds)
+        return
     table = Table(config)
     for fold in [recipe.LOCKED_FOLD] if options.task == "locked" else groups:
         left_out = None if options.task == "locked" else fold
@@ -176,13 +183,18 @@ class Table:
 
     def add(self, method: str, data: LabelledChips, fold: int, predict: Predict) -> None:
         """Score a method on the sources of a fold, with all their bands and without infrared."""
-        members = data.legend.members()
+        for source, kind, pixels, codes in self.inputs(data, fold):
+            self.count((method, source, kind), data.legend.members(), predict(pixels), codes)
+
+    def inputs(
+        self, data: LabelledChips, fold: int
+    ) -> Iterator[tuple[str, str, NDArray[Any], NDArray[np.uint8]]]:
+        """Yield source, kind of input, pixels and codes of the windows that are scored."""
         for source in {chip.source for chip in data.chips}:
             chips = [chip for chip in data.chips if chip.source == source and chip.codes_of(fold).any()]
             for pixels, codes in _windows(chips, fold):
                 for kind, values in self._kinds(pixels):
-                    key = (method, self.settings.sources[source].name, kind)
-                    self._count(key, members, predict(values), codes)
+                    yield self.settings.sources[source].name, kind, values, codes
 
     def _kinds(self, pixels: NDArray[Any]) -> Iterator[tuple[str, NDArray[Any]]]:
         missing = self.config.network.optional
@@ -193,13 +205,14 @@ class Table:
             without[band] = value
         yield "rgb", without
 
-    def _count(
+    def count(
         self,
         key: tuple[str, str, str],
         members: NDArray[np.bool_],
         odds: NDArray[np.float32],
         codes: NDArray[np.uint8],
     ) -> None:
+        """Count what a method predicted for a window."""
         labels, sure = odds.argmax(0), odds.max(0)
         table = self.counts.setdefault(key, {})
         bins = self.bins.setdefault(key, np.zeros((BINS, 3)))
@@ -223,7 +236,7 @@ class Table:
         for (method, source, kind), table in sorted(self.counts.items(), key=lambda item: item[0][1:]):
             accuracy, iou, recall = figures(table)
             alike.setdefault((method, kind), []).append((accuracy, iou))
-            error = self._calibration_error((method, source, kind))
+            error = self.calibration_error((method, source, kind))
             print(
                 f"{source} | {method} | {kind} | {100 * accuracy:.1f} ({100 * iou:.1f}) | {recall} | "
                 f"{100 * error:.1f}"
@@ -241,7 +254,7 @@ class Table:
         for source in sources:
             kind = "full" if ("network", source, "full") in self.counts else "rgb"
             accuracy, iou, _ = figures(self.counts["network", source, kind])
-            rows.append((accuracy, iou, self._calibration_error(("network", source, kind))))
+            rows.append((accuracy, iou, self.calibration_error(("network", source, kind))))
         means = [float(np.mean(column)) for column in zip(*rows, strict=True)]
         measured_on = f"sources never learnt from: {', '.join(sources)}"
         sentence = f"{100 * means[0]:.1f} % right, mean IoU {100 * means[1]:.1f} %, on {measured_on}."
@@ -250,9 +263,33 @@ class Table:
             "sentence": sentence,
         }
 
-    def _calibration_error(self, key: tuple[str, str, str]) -> float:
+    def calibration_error(self, key: tuple[str, str, str]) -> float:
+        """Return the mean difference of confidence and accuracy over bins of confidence."""
         bins = self.bins[key]
         return float(np.abs(bins[:, 1] - bins[:, 2]).sum() / max(1.0, bins[:, 0].sum()))
+
+
+def show_temperatures(config: TrainConfig, data: LabelledChips, networks: dict[int, Network]) -> None:
+    """Print the error of calibration on sources left out by temperature: the mean of sources alike, and the worst."""
+    table = Table(config)
+    for fold, network in networks.items():
+        for source, kind, pixels, codes in table.inputs(data, fold):
+            logs = torch.from_numpy(pixel_logs(network, pixels))
+            for temperature in TEMPERATURES:
+                odds = (logs / temperature).softmax(0).numpy()
+                table.count((f"{temperature:.1f}", source, kind), data.legend.members(), odds, codes)
+    for temperature in TEMPERATURES:
+        for wanted in ("full", "rgb"):
+            errors = [
+                100 * table.calibration_error(key)
+                for key, bins in table.bins.items()
+                if key[0] == f"{temperature:.1f}" and key[2] == wanted and bins.any()
+            ]
+            poor = sum(error > 8 for error in errors)
+            print(
+                f"temperature {temperature:.1f} | {wanted} | mean of {len(errors)} sources "
+                f"{np.mean(errors):.1f} | worst {max(errors):.1f} | {poor} above 8"
+            )
 
 
 def figures(table: dict[frozenset[int], NDArray[np.int64]]) -> tuple[float, float, str]:
