@@ -1,11 +1,14 @@
 """The public names of the four packages: a change here is a change for users, and belongs in the changelog."""
 
+import inspect
 import os
 import subprocess
 import sys
 from importlib import import_module
 
 import pytest
+
+from iic_geotools import UsageError
 
 PUBLIC_NAMES = {
     "iic_geotools": {
@@ -66,3 +69,19 @@ def test_training_waits_without_spinning_unless_configured_otherwise(given: str 
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
     )
     assert process.stdout.split() == [given or "PASSIVE", "False"]
+
+
+@pytest.mark.parametrize("package", PUBLIC_NAMES)
+def test_arguments_of_a_wrong_type_are_a_sentence(package: str) -> None:
+    module = import_module(package)
+    functions = [getattr(module, name) for name in PUBLIC_NAMES[package]]
+    for function in filter(inspect.isfunction, functions):
+        for name, parameter in inspect.signature(function).parameters.items():
+            if parameter.kind is not parameter.VAR_KEYWORD and name != "scheduler":  # whose type needs Dask
+                others = {
+                    other.name: "x"
+                    for other in inspect.signature(function).parameters.values()
+                    if other.default is other.empty and other.kind is not other.VAR_KEYWORD
+                }
+                with pytest.raises(UsageError, match="must be"):
+                    function(**{**others, name: object()})

@@ -9,8 +9,13 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from iic_geotools.errors import UsageError
+from iic_geotools.settings import PathLike
 
 Bounds = tuple[float, float, float, float]
+AssetArgument = str | Sequence[str]
+"""The assets of STAC items that are the bands of a scene, by name or common name."""
+MaskArgument = tuple[PathLike, Sequence[int]] | str
+"""A mask: its raster, and the values that mean that there is no data; or "auto"."""
 _BYTES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 

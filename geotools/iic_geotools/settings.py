@@ -19,8 +19,10 @@ a settings class as one parameter (`iic_geotools.cli.app`); documentation and ot
 
 import inspect
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import MISSING, Field, asdict, dataclass, field, fields, is_dataclass
 from functools import wraps
 from numbers import Integral, Real
@@ -54,6 +56,7 @@ REQUIRED: Any = MISSING
 """Default of a setting that must be given."""
 _KEY = "setting"
 _LARGEST = 1e300
+_MODULES = re.compile(r"\b(?:\w+\.)+(?=\w)")
 _LONGEST = 2.0**63 - 1025
 
 
@@ -145,7 +148,6 @@ class Described:
         name: The name of the argument.
         group: The heading that it stands under.
         kind: The type of an option's value: bool, int, float, str, Path, or a Literal.
-        parsed: The type of what the text is parsed into; that of the option where nothing is parsed.
         default: The default.
         required: Whether it must be given.
         optional: Whether it may be None.
@@ -155,7 +157,6 @@ class Described:
     name: str
     group: str
     kind: Any
-    parsed: Any
     default: Any
     required: bool
     optional: bool
@@ -215,7 +216,7 @@ def takes(arguments: Any, *, method: bool = False) -> Any:
                 raise TypeError(f"{function.__name__}() {error}") from None
             settings = arguments(*bound.args, **bound.kwargs)
             if isinstance(settings, Settings):
-                check_numbers(type(settings), settings.values())
+                check_values(type(settings), vars(settings))
             return function(*args[:method], settings)
 
         signature = inspect.signature(arguments)
@@ -289,29 +290,127 @@ def _member_from_plain(kind: Any, value: Any, name: str) -> Any:
 
 
 def _wrong_type(kind: Any, value: Any, name: str) -> UsageError:
-    expected = getattr(kind, "__name__", None) if not get_args(kind) else str(kind).replace("typing.", "")
-    return UsageError(f"`{name}` must be {expected}, not {str(value)[:40]!r}.")
+    expected = kind.__name__ if isinstance(kind, type) and not get_args(kind) else str(kind)
+    return UsageError(f"`{name}` must be {_MODULES.sub('', expected)}, not {_shown(value)}.")
 
 
-def check_numbers(kind: type[Any], values: Mapping[str, Any]) -> None:
-    """Check the numbers among the settings of a class; NaN stands for a nodata value only."""
-    for entry in describe(kind):
-        number, value = entry.parsed, values.get(entry.name)
-        if number not in (int, float) or value is None:
+def _shown(value: Any) -> str:
+    return repr(str(value)[:40])
+
+
+def checked(function: Callable[P, R]) -> Callable[P, R]:
+    """Make a function refuse arguments of another type than its annotations say, in a sentence."""
+    signature = inspect.signature(function)
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        for name, value in signature.bind(*args, **kwargs).arguments.items():
+            parameter = signature.parameters[name]
+            if parameter.annotation is parameter.empty or parameter.kind is parameter.VAR_KEYWORD:
+                continue
+            with suppress(NameError):  # a type that is imported for type checkers only
+                _check_type(_evaluated(parameter.annotation, function.__module__), value, name)
+        return function(*args, **kwargs)
+
+    return call
+
+
+def check_values(kind: type[Any], values: Mapping[str, Any]) -> None:
+    """Check the types of the fields of a settings class, and the limits of numbers.
+
+    NaN stands for a nodata value only. A type that is only named because its module is heavy is not checked here.
+
+    Raises:
+        UsageError: A value is of another type or beyond its limits.
+    """
+    for name, (annotation, about) in _types(kind).items():
+        if name not in values:
             continue
-        if isinstance(value, bool) or not isinstance(value, Integral if number is int else Real):
-            noun = "whole number" if number is int else "number"
-            raise UsageError(f"`{entry.name}` must be a {noun}, not {str(value)[:40]!r}.")
-        least, most = entry.about.least, entry.about.most
+        value = values[name]
+        _check_type(annotation, value, name)
+        if (
+            about is None
+            or option_type(annotation)[0] not in (int, float)
+            or value is None
+            or name == "nodata"
+        ):
+            continue
+        least, most = about.least, about.most
         low, high = -_LONGEST if least is None else least, _LONGEST if most is None else most
-        if entry.name != "nodata" and not low <= float(value) <= high:
+        if not low <= float(value) <= high:
             if least is None and most is None:
-                wanted = "a finite number of at most 64 bits"
+                limits = "a finite number of at most 64 bits"
             elif most is None:
-                wanted = f"{low:g} or more"
+                limits = f"{low:g} or more"
             else:
-                wanted = f"{high:g} or less" if least is None else f"between {low:g} and {high:g}"
-            raise UsageError(f"`{entry.name}` must be {wanted}, not {str(value)[:40]}.")
+                limits = f"{high:g} or less" if least is None else f"between {low:g} and {high:g}"
+            raise UsageError(f"`{name}` must be {limits}, not {str(value)[:40]}.")
+
+
+def _types(kind: type[Any]) -> dict[str, tuple[Any, Setting | None]]:
+    """The type of each field of a settings class, and its setting if it is one."""
+    if kind in _typed:
+        return _typed[kind]
+    types: dict[str, tuple[Any, Setting | None]] = {}
+    for owner in reversed(kind.__mro__):
+        own = inspect.get_annotations(owner)
+        for declared in fields(owner) if "__dataclass_fields__" in vars(owner) else ():
+            if declared.name in own:
+                with suppress(NameError):  # imported for type checkers only
+                    types[declared.name] = (
+                        _evaluated(declared.type, owner.__module__),
+                        declared.metadata.get(_KEY),
+                    )
+    return _typed.setdefault(kind, types)
+
+
+_typed: dict[type[Any], dict[str, tuple[Any, Setting | None]]] = {}
+
+
+def _check_type(kind: Any, value: Any, name: str) -> None:
+    if not _is_of(kind, value):
+        noun = {int: "a whole number", float: "a number"}.get(option_type(kind)[0])
+        raise (
+            UsageError(f"`{name}` must be {noun}, not {_shown(value)}.")
+            if noun
+            else _wrong_type(kind, value, name)
+        )
+
+
+def _is_of(kind: Any, value: Any) -> bool:
+    """Whether a value is of a type as annotations write it."""
+    origin, members = get_origin(kind), get_args(kind)
+    plain = origin or kind
+    if origin in (Union, UnionType):
+        return any(_is_of(member, value) for member in members)
+    if origin is Literal:
+        return isinstance(value, str) and value in members
+    if kind in _IS_PLAIN:
+        return _IS_PLAIN[kind](value)
+    if plain in (tuple, list, Sequence) and members:
+        return _is_sequence_of(members, plain is tuple and members[-1] is not ..., value)
+    if plain is Callable or getattr(kind, "_is_protocol", False):
+        return callable(value)
+    pairs = value.items() if members and isinstance(value, Mapping) else ()
+    is_instance = not isinstance(plain, type) or isinstance(value, plain)
+    return is_instance and all(all(map(_is_of, members, pair)) for pair in pairs)
+
+
+def _is_sequence_of(members: tuple[Any, ...], fixed: bool, value: Any) -> bool:
+    """Whether a value is a list, a tuple or an array of such members."""
+    is_text = isinstance(value, str | bytes | Mapping)
+    if is_text or not (hasattr(value, "__iter__") and hasattr(value, "__len__")):
+        return False
+    kinds = members if fixed else members[:1] * len(value)
+    return len(kinds) == len(value) and all(map(_is_of, kinds, value))
+
+
+_IS_PLAIN: dict[Any, Callable[[Any], bool]] = {
+    Any: lambda value: True,
+    int: lambda value: isinstance(value, Integral) and not isinstance(value, bool),
+    float: lambda value: isinstance(value, Real) and not isinstance(value, bool),
+    bool: lambda value: type(value).__name__ in ("bool", "bool_"),  # numpy's too
+}
 
 
 def markdown_table(kind: type[Any], option: Callable[[str], str] = lambda name: name) -> str:
@@ -354,14 +453,16 @@ def option_type(annotation: Any, repeat: bool = False) -> tuple[Any, bool]:
 
 def _describe(owner: type[Any], declared: "Field[Any]") -> Described:
     about: Setting = declared.metadata[_KEY]
-    annotation: Any = declared.type
-    if isinstance(annotation, str):
-        # A type that is only named may be one that is not imported here; what is parsed from text is checked there.
-        annotation = str if about.parse else eval(annotation, vars(sys.modules[owner.__module__]))
-    parsed, optional = option_type(annotation, about.repeat and annotation is not str)
-    kind, optional = (str, True) if about.parse else (parsed, optional)
+    # What is parsed from text may be of a type that is not imported here.
+    kind, optional = (str, True)
+    if about.parse is None:
+        kind, optional = option_type(_evaluated(declared.type, owner.__module__), about.repeat)
     required = declared.default is MISSING and declared.default_factory is MISSING
-    return Described(declared.name, owner.group, kind, parsed, _default(declared), required, optional, about)
+    return Described(declared.name, owner.group, kind, _default(declared), required, optional, about)
+
+
+def _evaluated(annotation: Any, module: str) -> Any:
+    return eval(annotation, vars(sys.modules[module])) if isinstance(annotation, str) else annotation
 
 
 def _default(declared: "Field[Any]") -> Any:

@@ -33,6 +33,7 @@ from numpy.typing import NDArray
 from iic_geotools import __version__
 from iic_geotools.errors import IICError, SceneError, UsageError
 from iic_geotools.scene.info import describe
+from iic_geotools.settings import checked
 from iic_geotools.tiling import Tile, TileGrid
 from iic_geotools.work import OnProgress, Progress, cores, map_ahead, silent
 from iic_runtime.engine.base import CPU_DEVICES, cpu_name, peak_memory
@@ -384,6 +385,7 @@ class Benchmark:
         return json.dumps(asdict(self), indent=1, ensure_ascii=False)
 
 
+@checked
 def benchmark_model(
     model: str | os.PathLike[str],
     scene: str | os.PathLike[str] | None = None,

@@ -17,7 +17,7 @@ from iic_geotools.classmap.classes import MapClass
 from iic_geotools.errors import DataError, ModelError, UsageError
 from iic_geotools.files import check_writable, replacement
 from iic_geotools.scene.bands import canonical
-from iic_geotools.settings import PathLike, Settings, setting, takes
+from iic_geotools.settings import PathLike, Settings, checked, setting, takes
 from iic_geotools.work import OnProgress, Progress, silent
 from iic_runtime.engine.base import OUTPUTS, EngineSpec, LabelArray, check_outputs, usable_devices
 from iic_runtime.engine.onnx import OnnxEngine
@@ -73,6 +73,7 @@ class Classifier:
         >>> result.labels, result.confidence, result.probabilities
     """
 
+    @checked
     def __init__(
         self,
         model: PathLike | ModelFile | None = None,

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Literal
 from iic_geotools.errors import UsageError
 from iic_geotools.files import MAP_SUFFIXES
 from iic_geotools.option_texts import (
+    AssetArgument,
     Bounds,
+    MaskArgument,
     keep_text,
     parse_bounds,
     parse_mask,
@@ -38,8 +40,6 @@ from iic_runtime.naming import (
 )
 
 if TYPE_CHECKING:
-    from iic_geotools.scene.listing import AssetArgument
-    from iic_geotools.scene.valuemask import MaskArgument
     from iic_runtime.raster.cluster import Cluster
 
 MIN_TILE = 64
@@ -124,7 +124,7 @@ class ReadingSettings(PixelSettings, group="Reading"):
 class SceneSettings(ReadingSettings, group="Reading"):
     """What a scene is made of, and how it becomes the model's input."""
 
-    asset: "AssetArgument | None" = setting(
+    asset: AssetArgument | None = setting(
         None,
         "STAC items: the asset that is the scene, or those that are its bands, by name or common name, e.g. "
         "red,green,blue,nir. By default the only one with the role data.",
@@ -132,7 +132,7 @@ class SceneSettings(ReadingSettings, group="Reading"):
         metavar="NAMES",
         parse=parse_names,
     )
-    mask: "MaskArgument | None" = setting(
+    mask: MaskArgument | None = setting(
         None,
         "Where this raster, or asset of STAC items, has one of the values, the scene holds no data, e.g. "
         "scl.tif:3,8,9,10; auto for the cloud mask that comes with a product.",

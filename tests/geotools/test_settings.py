@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from iic_geotools.cli import App, Display, Given
 from iic_geotools.errors import UsageError
 from iic_geotools.option_texts import Bounds, parse_bounds, parse_creation_options, parse_size
-from iic_geotools.settings import PathLike, Settings, describe, markdown_table, setting, takes
+from iic_geotools.settings import PathLike, Settings, checked, describe, markdown_table, setting, takes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,3 +202,49 @@ def test_numbers_are_checked_where_functions_are_called(wrong: dict[str, Any]) -
     assert function(tile=np.int64(3), sieve=2, nodata=float("nan")).tile == 3
     with pytest.raises(UsageError, match=f"`{next(iter(wrong))}` must be "):
         function(**wrong)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "wanted"),
+    [
+        ({"bounds": 5}, "tuple[float, float, float, float] | None, not '5'."),
+        ({"bounds": (1, 2, 3)}, "tuple["),
+        ({"bounds": "1,2,3,4"}, "tuple["),
+        ({"bounds": (1, 2, 3, "x")}, "tuple["),
+        ({"aoi": b"x"}, "str | PathLike[str] | None, not "),
+        ({"aoi": 5}, "str | PathLike"),
+        ({"device": "gpu"}, "Literal['auto', 'cpu'], not 'gpu'."),
+        ({"device": ["cpu"]}, "Literal"),
+        ({"tile": "a"}, "a whole number, not 'a'."),
+        ({"co": "x"}, "dict[str, str], not 'x'."),
+        ({"co": {1: 2}}, "dict[str, str]"),
+        ({"resume": "no"}, "bool, not 'no'."),
+        ({"match": 1}, "bool | None, not '1'."),
+        ({"min_area": [1]}, "a number, not '[1]'."),
+        ({"scene": 5}, "str | PathLike[str], not '5'."),
+    ],
+)
+def test_types_are_checked_where_functions_are_called(wrong: dict[str, Any], wanted: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        clip(**{"scene": "scene.tif", **wrong})
+    assert str(caught.value).startswith(f"`{next(iter(wrong))}` must be {wanted}")
+
+
+def test_lists_arrays_and_numpys_numbers_are_taken() -> None:
+    taken: Any = {"bounds": [1, 2.5, 3, 4], "tile": np.int16(8), "resume": np.False_, "co": {"A": "b"}}
+    assert clip(Path("scene.tif"), **taken).bounds == [1, 2.5, 3, 4]
+    clip("scene.tif", bounds=np.arange(4.0))  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="must be a whole number"):
+        clip("scene.tif", tile=np.float32(8))  # type: ignore[arg-type]
+
+
+def test_a_function_without_settings_checks_its_annotations_too() -> None:
+    @checked
+    def function(path: PathLike, names: list[str], *, done: Any = None, **others: Any) -> PathLike:
+        return path
+
+    assert function("a", ["b"], done=3, more=4) == "a"
+    with pytest.raises(UsageError, match=r"`names` must be list\[str\], not 'b'"):
+        function("a", "b")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="missing a required argument: 'names'"):
+        function("a")  # type: ignore[call-arg]

@@ -12,7 +12,7 @@ from typing import Any, Literal, cast
 
 from iic_geotools.errors import IICError, TrainingError, UsageError, last_line
 from iic_geotools.option_texts import parse_names, parse_number_range
-from iic_geotools.settings import PathLike, Settings, check_numbers, from_plain, names, setting
+from iic_geotools.settings import PathLike, Settings, check_values, from_plain, names, setting
 from iic_geotools.work import OnProgress, silent
 from iic_train.finetune.settings import FinetuneConfig, Rescaling
 from iic_train.models.registry import HeadName, NetworkConfig
@@ -230,8 +230,8 @@ class TrainConfig(Settings, group="Training"):
     finetune: FinetuneConfig | None = None
 
     def __post_init__(self) -> None:
-        check_numbers(TrainConfig, self.values())
-        check_numbers(DataConfig, self.data.values())
+        check_values(TrainConfig, self.values())
+        check_values(DataConfig, self.data.values())
         heads = {"b"} if self.network.clusters_a is None else {"a", "b"}
         if (self.start == "kmeans") != (self.network.family == "bank"):
             raise UsageError("Networks of the family bank start at k-means centres, and only they do.")

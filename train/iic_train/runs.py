@@ -36,7 +36,7 @@ from safetensors.torch import load_file, save
 
 from iic_geotools.errors import OutputError, TrainingError, UsageError
 from iic_geotools.files import check_name, replacement, write_atomically, writing
-from iic_geotools.settings import PathLike, from_plain
+from iic_geotools.settings import PathLike, checked, from_plain
 from iic_train.config import TrainConfig, reading
 from iic_train.data.base import Dataset
 from iic_train.data.training_data import open_dataset_of
@@ -213,6 +213,7 @@ def _check_run_name(name: str) -> None:
     check_name(Path(name))
 
 
+@checked
 def load_run(path: Path | str) -> Run:
     """Open a run folder.
 
@@ -241,6 +242,7 @@ def newest_run(runs: Path = Path("runs")) -> Run:
     return load_run(max(folders, key=lambda folder: (folder / CONFIG).stat().st_mtime))
 
 
+@checked
 def find_run(run: PathLike | None = None, runs: PathLike = "runs") -> Run:
     """Open a run folder given by its path, or by its name under `runs`; by default the newest one there."""
     if run is None:

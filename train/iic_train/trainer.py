@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from iic_geotools.errors import DataError, UsageError
-from iic_geotools.settings import takes
+from iic_geotools.settings import checked, takes
 from iic_geotools.work import OnProgress, Progress, silent
 from iic_train.config import Execution, TrainConfig, reading
 from iic_train.data.loader import Batch, Loader, Source, steps_of
@@ -204,6 +204,7 @@ def train(arguments: TrainArguments) -> Run:
         return _run_trainer(run, data, device, ranks, arguments.workers, progress)
 
 
+@checked
 def resume(
     run: Path,
     *,

@@ -43,7 +43,7 @@ from iic_geotools.scene.region import (
     turn_of,
 )
 from iic_geotools.scene.vectors import Shapes, read_shapes, write_package
-from iic_geotools.settings import PathLike
+from iic_geotools.settings import PathLike, checked
 from iic_geotools.tiling import Rect, TileGrid
 from iic_geotools.work import OnProgress, Progress, silent
 
@@ -423,6 +423,7 @@ class ZoneAreas:
         return f"{self.method}, {BORDERS} {self.partial_pixels}"
 
 
+@checked
 def zone_statistics(
     map: PathLike,
     zones: PathLike,

@@ -1,6 +1,7 @@
 """Metadata of a raster, before any pixel is read: bands, grid and masks."""
 
 import math
+import os
 import re
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -25,6 +26,7 @@ from iic_geotools.geobox import GeoBox, places_pixels
 from iic_geotools.scene.bands import BandNames, colour_interpretations, identify_bands
 from iic_geotools.scene.radiometry import Radiometry, read_radiometry
 from iic_geotools.scene.source_files import identify_sources
+from iic_geotools.settings import PathLike, checked
 
 _NAME_KEYS = ("eo:common_name", "common_name", "bandname", "band_name", "long_name", "standard_name", "name")
 _LENGTH_KEYS = re.compile(r"^(?:central?_?)?wavelength(?:_um|_nm)?$|^center_wavelength$", re.IGNORECASE)
@@ -124,8 +126,10 @@ class SceneInfo:
         return bool(mask_sources(self.masks, alphas, bidx))
 
 
-def describe(path: str, name: str = "") -> SceneInfo:
+@checked
+def describe(path: PathLike, name: str = "") -> SceneInfo:
     """Describe a raster without reading its pixels."""
+    path = os.fspath(path)
     title = name or path
     with open_foreign(path, name) as dataset:
         if dataset.count == 0:

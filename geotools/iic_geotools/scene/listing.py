@@ -29,11 +29,12 @@ from urllib.parse import urljoin, urlsplit
 from iic_geotools.addresses import fetch, is_web
 from iic_geotools.errors import SceneError, UsageError
 from iic_geotools.gdal import name_without_sidecars
+from iic_geotools.option_texts import AssetArgument, MaskArgument
 from iic_geotools.scene.bands import MOST_LISTED, OTHERS, band_code, canonical, common_name, identify_bands
 from iic_geotools.scene.composition import RasterBand, apply_mask, bands_of, compose, expand_palette
 from iic_geotools.scene.info import SceneInfo, describe
 from iic_geotools.scene.radiometry import stac_radiometry
-from iic_geotools.scene.valuemask import MaskArgument, ValueMask
+from iic_geotools.scene.valuemask import ValueMask
 
 _LOG = logging.getLogger(__name__)
 SUFFIXES = (".json", ".geojson")
@@ -46,8 +47,6 @@ _API_ITEMS = re.compile(r"/collections/[^/]+/items(?:/[^/]+)?/?$")
 LIST_SUFFIXES = (".txt", ".lst")
 NAME = "{name}"
 """Stands for the name of a scene in the names of files."""
-AssetArgument = str | Sequence[str]
-"""An asset of STAC items, or several, by name or by the common names of bands."""
 
 
 MOST_FILES = 20_000

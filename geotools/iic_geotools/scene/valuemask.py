@@ -1,7 +1,6 @@
 """A mask that the user gives: another raster, and those of its values that mean that there is no data."""
 
 import os
-from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Self
@@ -13,12 +12,11 @@ from iic_geotools.classmap.vrt import whole_source
 from iic_geotools.errors import SceneError, UsageError
 from iic_geotools.gdal import absolute_name, network_options
 from iic_geotools.geobox import GeoBox
+from iic_geotools.option_texts import MaskArgument
 from iic_geotools.scene.info import SceneInfo, describe, open_raster
 from iic_geotools.scene.placement import can_lie_on, reach_beyond, same_pixels
 from iic_geotools.scene.warp import nearest_on
 
-MaskArgument = tuple[str | os.PathLike[str], Sequence[int]] | str
-"""A mask as an argument: its raster, and the values that mean that there is no data; or "auto"."""
 LARGEST_VALUE = 1 << 24
 """GDAL's tables hold whole numbers up to this exactly."""
 MOST_BEYOND = 1.0

@@ -11,7 +11,7 @@ import numpy as np
 
 from iic_geotools.errors import DeviceError, MissingPackageError, SceneError, UsageError
 from iic_geotools.geobox import GeoBox
-from iic_geotools.settings import check_numbers
+from iic_geotools.settings import check_values
 from iic_geotools.work import cores
 from iic_runtime.engine.base import (
     CPU_DEVICES,
@@ -138,7 +138,7 @@ def choose_spec(card: Card, settings: EngineSettings) -> EngineSpec:
     """
     device, threads = settings.device, settings.threads
     tile, batch, max_memory = settings.tile, settings.batch, settings.max_memory
-    check_numbers(EngineSettings, settings.values())
+    check_values(EngineSettings, settings.values())
     on_cpu = device in CPU_DEVICES
     tiles = (TILES if on_cpu else GPU_TILES) if tile is None else (tile,)
     batches = ((CPU_BATCH,) if on_cpu else GPU_BATCHES) if batch is None else (batch,)

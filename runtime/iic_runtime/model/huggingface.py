@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from iic_geotools.settings import checked
 from iic_runtime.model.file import ModelFile
 from iic_runtime.model.select import format_resolution, resolution_range
 
@@ -19,6 +20,7 @@ _TASKS = {"segmentation": "image-segmentation", "clustering": "image-classificat
 _MARKS = re.compile(r"([\\`*_{}\[\]<>#|~&!$])")
 
 
+@checked
 def huggingface_card(model: ModelFile) -> str:
     """Return a model's card as the text of a README.md for the Hugging Face Hub.
 

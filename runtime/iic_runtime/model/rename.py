@@ -10,6 +10,7 @@ import numpy as np
 from iic_geotools.classmap.classes import MapClass
 from iic_geotools.errors import UsageError
 from iic_geotools.files import check_name
+from iic_geotools.settings import checked
 from iic_runtime.model.card import Card
 from iic_runtime.model.file import ModelFile, write_model
 from iic_runtime.model.onnx_head import merge_classes
@@ -17,6 +18,7 @@ from iic_runtime.model.remote.cache import is_cached
 from iic_runtime.model.select import find_model, is_bundled
 
 
+@checked
 def rename_model(
     model: str | os.PathLike[str], changes: Sequence[str], out: str | os.PathLike[str] | None = None
 ) -> Card:

@@ -27,6 +27,7 @@ from iic_geotools.errors import ModelError, UsageError, assume
 from iic_geotools.files import write_atomically
 from iic_geotools.geobox import GeoBox
 from iic_geotools.scene.info import SceneInfo
+from iic_geotools.settings import checked
 from iic_runtime.model.card import Card, Task
 from iic_runtime.model.file import ModelFile
 
@@ -68,6 +69,7 @@ def is_bundled(path: Path) -> bool:
     return path.resolve() in {model.path.resolve() for model in bundled_models()}
 
 
+@checked
 def find_model(model: Model | None, task: Task | None = None) -> ModelFile:
     """Return the model that is named, or else the one that the environment variable `IIC_MODEL` names.
 

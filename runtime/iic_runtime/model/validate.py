@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from iic_geotools.errors import ModelError
+from iic_geotools.settings import checked
 from iic_geotools.tiling import TileGrid
 from iic_runtime.engine.base import peak_memory
 from iic_runtime.engine.open_engine import open_engine
@@ -48,6 +49,7 @@ class Check:
     detail: str = ""
 
 
+@checked
 def validate_model(model: Model, device: Device = "cpu", seed: int = 0) -> list[Check]:
     """Check graph and card of a model.
 

@@ -21,7 +21,7 @@ from iic_geotools.scene.bands import COLOURS, USUAL_ORDER, Names, pick
 from iic_geotools.scene.info import SceneInfo, open_raster
 from iic_geotools.scene.listing import find_product, find_scene
 from iic_geotools.scene.scene import SceneSource, value_sample
-from iic_geotools.settings import PathLike
+from iic_geotools.settings import PathLike, checked
 from iic_runtime.model.card import Card
 from iic_runtime.model.select import Model, ModelSelector, ground_resolution
 from iic_runtime.raster.model_input import BandOrderError, choose_reading
@@ -123,6 +123,7 @@ class Look:
         return lines
 
 
+@checked
 def look(scene: PathLike, model: Model | None = None, sheet: PathLike | None = None) -> Look:
     """Report how a scene is understood, before any map is made.
 

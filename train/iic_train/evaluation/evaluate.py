@@ -16,6 +16,7 @@ from torch import Tensor
 
 from iic_geotools.errors import DataError, UsageError
 from iic_geotools.files import write_atomically
+from iic_geotools.settings import checked
 from iic_train.config import TrainConfig
 from iic_train.data.base import Dataset, Images, Subset
 from iic_train.data.loader import labelled_batches
@@ -331,6 +332,7 @@ def _sub_head(mapped: Counts, tested: Counts, overcluster: bool) -> SubHead:
     )
 
 
+@checked
 def evaluate(
     run: Run,
     dataset: Dataset | None = None,

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from iic_geotools.classmap.classes import rgb, spread_colours
 from iic_geotools.files import write_atomically
 from iic_geotools.html_page import html_facts, html_page, html_section
+from iic_geotools.settings import checked
 from iic_train.config import reading
 from iic_train.data.base import Dataset, Images
 from iic_train.evaluation.evaluate import EVALUATION
@@ -403,6 +404,7 @@ SIMPLEX_POINTS = 2000
 """Number of images whose final place between the clusters is drawn."""
 
 
+@checked
 def write_report(run: Run, dataset: Dataset | None = None, *, checkpoint: Checkpoint = "best") -> Path:
     """Write `report.html` into a run's folder and return its path.
 

@@ -23,7 +23,7 @@ from iic_geotools.errors import DataError, UsageError
 from iic_geotools.files import absolute_path, write_atomically
 from iic_geotools.scene.info import describe
 from iic_geotools.scene.labels import NOT_LABELLED, open_labels
-from iic_geotools.settings import names
+from iic_geotools.settings import checked, names
 from iic_geotools.tiling import Rect
 from iic_geotools.work import OnProgress, Progress, silent
 from iic_train.config import Execution, TrainConfig, check_names, reading, take
@@ -55,6 +55,7 @@ LEARNING = ("mode", "folds", "penalty", "balance", "smoothing", "iic_weight", "l
 """Settings of `FinetuneConfig` that fine-tuning with labels on scenes takes."""
 
 
+@checked
 def learn(
     config: TrainConfig,
     *,
@@ -255,6 +256,7 @@ def _settings(config: TrainConfig) -> FinetuneConfig:
     return config.finetune
 
 
+@checked
 def finetune_scenes(
     run: Run,
     labels: Sequence[str | os.PathLike[str]],

@@ -12,7 +12,7 @@ from iic_geotools.classmap.classes import MAX_CLASSES
 from iic_geotools.errors import SceneError, UsageError
 from iic_geotools.files import absolute_path
 from iic_geotools.scene.placement import same_pixels
-from iic_geotools.settings import check_numbers, names
+from iic_geotools.settings import PathLike, check_values, checked, names
 from iic_train.config import (
     Augmentation,
     DataConfig,
@@ -187,11 +187,12 @@ def check_pairs(scenes: Sequence[str], pair: Sequence[str]) -> None:
             )
 
 
+@checked
 def train_rasters(
-    scenes: Sequence[str],
+    scenes: Sequence[PathLike],
     classes: int,
     *,
-    labels: Sequence[str] = (),
+    labels: Sequence[PathLike] = (),
     label_class: Sequence[str] = (),
     **settings: Any,
 ) -> "iic_train.Run":
@@ -220,7 +221,7 @@ def train_rasters(
         raise UsageError(f"`classes` must be 2 to {MAX_CLASSES}, not {classes}.")
     check_names(settings, SETTINGS)
     for kind in (DataConfig, HeadSettings, Augmentation, TrainConfig, Execution):
-        check_numbers(kind, settings)
+        check_values(kind, {name: settings[name] for name in names(kind) if name in settings})
     execution, reading = take(Execution, settings), take(DataConfig, settings)
     by_rule = settings.get("network", NETWORK) == NETWORK and not {"reduce", "gsd"} & set(reading)
     if by_rule and scenes:

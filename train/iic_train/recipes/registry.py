@@ -30,6 +30,7 @@ from typing import Any
 
 import iic_train  # whose names are imported when they are used: lists of recipes need no PyTorch
 from iic_geotools.errors import UsageError
+from iic_geotools.settings import checked
 from iic_train.config import Execution, TrainConfig, change, take
 from iic_train.recipes.aerial import RECIPE as AERIAL
 from iic_train.recipes.aerial import UNLABELLED as AERIAL_UNLABELLED
@@ -152,6 +153,7 @@ def config_of(name: str, *, overcluster: bool = False) -> TrainConfig:
     return change(preset(recipe.preset), {**recipe.changes, "preset": recipe.name})
 
 
+@checked
 def train_preset(preset_name: str, **settings: Any) -> "iic_train.Run":
     """Train on a data set of the paper with the published settings.
 
@@ -177,6 +179,7 @@ def train_preset(preset_name: str, **settings: Any) -> "iic_train.Run":
     return iic_train.train(change(config, settings), download=download, **execution)
 
 
+@checked
 def train_recipe(
     recipe: str, *, data: Path = Path("data"), download: bool = False, **settings: Any
 ) -> "iic_train.Run":

@@ -47,6 +47,7 @@ from iic_geotools.scene.points import (
     to_pixels,
     transform_points,
 )
+from iic_geotools.settings import checked
 from iic_geotools.tiling import Rect
 
 Ints = NDArray[np.int64]
@@ -178,6 +179,7 @@ def _count_clicks(pixels: Ints, class_map: ClassMap) -> int:
     return int(near.sum())
 
 
+@checked
 def assess_map(
     map: PathLike,
     samples: PathLike,

@@ -17,6 +17,7 @@ from iic_geotools.files import check_folder, check_name
 from iic_geotools.products.areas import ClassAreas, PixelAreas, class_areas
 from iic_geotools.products.assessment.accuracy import LEAST, Z
 from iic_geotools.scene.points import write_points
+from iic_geotools.settings import checked
 from iic_geotools.tiling import Rect, TileGrid
 from iic_geotools.work import OnProgress, Progress, silent
 
@@ -84,6 +85,7 @@ class Draw:
         return tuple(sentences)
 
 
+@checked
 def draw_samples(
     map: PathLike,
     samples: PathLike,

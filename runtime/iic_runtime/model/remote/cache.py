@@ -8,6 +8,7 @@ from pathlib import Path
 
 from iic_geotools.errors import ModelError, OutputError, UsageError
 from iic_geotools.files import CACHE_VARIABLE, cache_folder, write_atomically
+from iic_geotools.settings import checked
 from iic_runtime.model.engine_card import ENGINE_SUFFIX
 from iic_runtime.model.file import ModelFile
 from iic_runtime.model.remote.address import DIGEST, Address, is_address
@@ -19,6 +20,7 @@ MAX_MODEL = 512 << 20
 """The most bytes that a downloaded model may have."""
 
 
+@checked
 def get_model(model: str, *, index: str | os.PathLike[str] | None = None, refresh: bool = False) -> ModelFile:
     """Return a remote model, from the cache or else downloaded into it.
 

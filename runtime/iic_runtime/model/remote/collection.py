@@ -11,6 +11,7 @@ from urllib.parse import quote, unquote, urljoin
 from iic_geotools.classmap.classes import MAX_NAME
 from iic_geotools.errors import ModelError, UsageError
 from iic_geotools.files import check_suffix, write_atomically
+from iic_geotools.settings import checked
 from iic_runtime.model.card import MAX_TEXT
 from iic_runtime.model.engine_card import ENGINE_SUFFIX
 from iic_runtime.model.file import ModelFile
@@ -164,6 +165,7 @@ class Collection:
         return str(Path(self.source).parent / path)
 
 
+@checked
 def write_index(models: Sequence[str | os.PathLike[str]], out: str | os.PathLike[str]) -> Collection:
     """Write the index of a collection: model files in one folder, which can then be put on any server as it is.
 
