@@ -2,6 +2,7 @@
 
     python benchmarks/train_step.py [--batch 2] [--network 10a] [--threads 1] [--repeat 1]
     python benchmarks/train_step.py --memory [--network context]
+    python benchmarks/train_step.py --peak [--network context] [--batch 2]
 
 The plain loss is a convolution with a whole map as kernel, differentiated by autograd. Both steps make the
 same pairs, run the same network and update with Adam; times are CPU seconds of this process, so that
@@ -9,6 +10,8 @@ other work on the machine matters little.
 
 --memory compares the step as the C library hands out memory by itself with the step as `iic-train` runs it, which keeps
 the memory of freed tensors: processor seconds of the program and of the system.
+
+--peak compares the memory that a step of 384 px takes with what is estimated before training.
 """
 
 import argparse
@@ -17,6 +20,7 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
+from typing import Any
 
 
 def main() -> None:
@@ -29,7 +33,11 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--repeat", type=int, default=1)
     parser.add_argument("--memory", action="store_true")
+    parser.add_argument("--peak", action="store_true")
     options = parser.parse_args()
+    if options.peak:
+        compare_peak(options.network, options.batch)
+        return
 
     import torch
     from torch import Tensor
@@ -82,6 +90,35 @@ def main() -> None:
         print(f"{head.upper():>4} {plain:>7.3f} {ours:>7.3f} {ours / plain:>8.1f}x", flush=True)
     plain, ours = (2 * options.batch / totals[form] for form in ("plain", "ours"))
     print(f"both {plain:>7.3f} {ours:>7.3f} {ours / plain:>8.1f}x")
+
+
+def compare_peak(name: str, pairs: int) -> None:
+    """Print the estimated memory of a step next to what it took."""
+    import resource
+
+    import torch
+
+    from iic_train.config import DataConfig, TrainConfig
+    from iic_train.data.loader import Batch
+    from iic_train.losses.step import Step, estimate_memory, step_objective
+    from iic_train.models.networks import Network
+    from iic_train.models.registry import NetworkConfig
+    from iic_train.recipes.rasters import PAIRS
+
+    torch.set_num_threads(1)
+    network = NetworkConfig(name, ("red", "green", "blue", "nir"), 6, 24, bias=name == "bank")
+    start: Any = "kmeans" if name == "bank" else "random"
+    config = TrainConfig(
+        "rasters", DataConfig("rasters"), network, PAIRS, 384, batch=pairs, passes=("ab",), start=start
+    )
+    estimated = estimate_memory(config, pairs) / 2**20
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    built = Network(network).train()
+    batch = Batch(torch.randint(0, 256, (pairs, 4, 384, 384), dtype=torch.uint8), None)
+    objective = step_objective(built, built.features, batch, "ab", config, Step((0,), nullcontext()))
+    objective.backward(objective.loss())
+    taken = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024 - before
+    print(f"{name}, 384 px, {pairs} pairs: estimated {estimated:.0f} MB, took {taken:.0f} MB")
 
 
 def compare_memory(step: Callable[[str], float], repeat: int) -> None:

@@ -4,9 +4,11 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import wraps
 from itertools import islice
+from pathlib import Path
 from typing import ParamSpec, Protocol, TypeVar
 
 
@@ -43,11 +45,21 @@ def silent(progress: Progress) -> None:
 P = ParamSpec("P")
 T = TypeVar("T")
 R = TypeVar("R")
+_CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
 def cores() -> int:
     """Return the number of cores this process may use, which in a container may be fewer than the machine has."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def memory_of_machine() -> int | None:
+    """Return the bytes of memory that this process may use at most, in a container too; None if unknown."""
+    limit = _CONTAINER_LIMIT.read_text().strip() if _CONTAINER_LIMIT.exists() else ""
+    found = [int(limit)] if limit.isdecimal() else []
+    with suppress(AttributeError, ValueError, OSError):  # not everywhere
+        found.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    return min(found, default=None)
 
 
 def interruptible(function: Callable[P, R]) -> Callable[P, R]:

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from iic_geotools.errors import DataError, UsageError
 from iic_geotools.settings import checked, takes
-from iic_geotools.work import OnProgress, Progress, silent
+from iic_geotools.work import OnProgress, Progress, memory_of_machine, silent
 from iic_train.config import Execution, TrainConfig, reading
 from iic_train.data.loader import Batch, Loader, Source, steps_of
 from iic_train.data.survey import Survey
@@ -40,7 +40,14 @@ from iic_train.evaluation.simplex import keep_simplex
 from iic_train.finetune.pixel_runs import resume_learning
 from iic_train.loop import Loop, cosine, is_checked
 from iic_train.losses.objective import Terms
-from iic_train.losses.step import Step, StepObjective, plain_views, slices_of, step_objective
+from iic_train.losses.step import (
+    Step,
+    StepObjective,
+    estimate_memory,
+    plain_views,
+    slices_of,
+    step_objective,
+)
 from iic_train.models.bank import Bank
 from iic_train.models.layers import fresh_statistics
 from iic_train.models.networks import Network
@@ -164,6 +171,8 @@ SELECTION_PASS = 1_000
 """Number of the pass on which epochs are compared; no epoch has that many passes."""
 ESTIMATE_SECONDS = 60.0
 """Time after which the duration of the run is estimated."""
+SMALL_STEP = 1 << 20
+"""Pixels of a step that fits into the memory of any machine."""
 SAVE_SECONDS = 600.0
 """Time after which a run is saved within an epoch."""
 
@@ -193,6 +202,7 @@ def train(arguments: TrainArguments) -> Run:
     config, runs, name = arguments.config, Path(arguments.runs), arguments.name
     with join_ranks(arguments.device) as (ranks, device):
         progress = arguments.progress if ranks.first else silent
+        _check_memory(config, device, ranks)
         with first_on_machine(ranks):  # downloads, or cuts tiles into chips
             data = open_training_data(
                 config, survey=arguments.survey, download=arguments.download, progress=progress
@@ -237,11 +247,26 @@ def resume(
             return resume_learning(resumed, epochs=epochs, device=device, progress=progress)
         old = resumed.config
         config = replace(old, epochs=epochs or old.epochs, micro_batch=micro_batch or old.micro_batch)
+        _check_memory(config, chosen, ranks)
         data = open_training_data(config)
         if data.facts.get("fingerprint") != resumed.data.get("fingerprint"):
             raise DataError(f"The data is not what {run} was trained on: restore it, or start a new run.")
         resumed = resumed.change_settings(config) if ranks.first else replace(resumed, config=config)
         return _run_trainer(resumed, data, chosen, ranks, workers, progress)
+
+
+def _check_memory(config: TrainConfig, device: torch.device, ranks: Ranks) -> None:
+    """Refuse steps that need more memory than the machine has: its kernel would end the process without a word."""
+    pairs = config.micro_batch or ranks.share(config.batch // config.repeats) * config.repeats
+    present = memory_of_machine()
+    if device.type != "cpu" or present is None or pairs * (config.size or 0) ** 2 < SMALL_STEP:
+        return
+    needed = estimate_memory(config, pairs) * ranks.local_count
+    if needed > present:
+        raise UsageError(
+            f"Windows of {config.size} px, {pairs} at once, need about {needed / 2**30:.3g} GiB, more than the "
+            f"{present / 2**30:.3g} GiB of this machine; lower `size`, `batch` or `micro_batch`."
+        )
 
 
 def _run_trainer(

@@ -36,6 +36,7 @@ from rasterio.crs import CRS
 from rasterio.errors import CRSError, RasterioError
 from rasterio.windows import Window
 
+from iic_geotools.classmap.class_map import CACHE_BYTES
 from iic_geotools.classmap.classes import NODATA, MapClass
 from iic_geotools.classmap.cog import stored_blocks
 from iic_geotools.classmap.sidecars import polygon_style
@@ -45,6 +46,7 @@ from iic_geotools.geobox import Floats, GeoBox, Ground
 from iic_geotools.products.cleaning import Cleaning, as_level, check_sieve, clean_file
 from iic_geotools.scene.info import open_raster
 from iic_geotools.scene.vectors import check_package
+from iic_geotools.work import OnProgress, Progress, silent
 
 Shapes = npt.NDArray[Any]
 
@@ -140,7 +142,12 @@ class Simplifier:
 
 
 def polygonise(
-    map_path: Path, out: Path, classes: Sequence[MapClass], min_area: float = 0.0, simplify: float = 0.0
+    map_path: Path,
+    out: Path,
+    classes: Sequence[MapClass],
+    min_area: float = 0.0,
+    simplify: float = 0.0,
+    progress: OnProgress = silent,
 ) -> None:
     """Write the regions of a map as polygons with the fields `value`, `class`, `m2` and `ha`.
 
@@ -154,6 +161,7 @@ def polygonise(
             they leave no holes; those without a neighbour are left out.
         simplify: Borders are simplified (by the algorithm of Visvalingam and Whyatt) until bumps as large as a square
             of this side in metres are gone; neighbours keep sharing them. `m2` is that of the simplified polygon.
+        progress: Called with the pixels that were merged and traced so far.
 
     Raises:
         SceneError: The map cannot be read, has values without a class, or is too noisy for polygons.
@@ -161,10 +169,11 @@ def polygonise(
     """
     driver = vector_driver(out)
     try:
-        with rasterio.open(map_path) as dataset:
+        with rasterio.Env(GDAL_CACHEMAX=CACHE_BYTES), rasterio.open(map_path) as dataset:
             grid = GeoBox.of(dataset)
             check_polygons(out, grid, min_area, simplify)
-            with _regions(dataset, map_path, out, min_area, Simplifier.of(grid, simplify)) as regions:
+            simplifier = Simplifier.of(grid, simplify)
+            with _regions(dataset, map_path, out, min_area, simplifier, progress) as regions:
                 _write(out, driver, grid, classes, _features(regions, grid, map_path, classes))
     except RasterioError as error:
         raise SceneError(f"The map {map_path} cannot be read: {error}") from error
@@ -205,18 +214,23 @@ Features = tuple[npt.NDArray[Any], npt.NDArray[np.int32], npt.NDArray[Any], Floa
 
 @contextmanager
 def _regions(
-    dataset: Any, map_path: Path, out: Path, min_area: float, simplify: Simplifier | None
+    dataset: Any,
+    map_path: Path,
+    out: Path,
+    min_area: float,
+    simplify: Simplifier | None,
+    progress: OnProgress,
 ) -> Iterator[Iterator[tuple[Any, int]]]:
     """Yield the regions of a map, after merging small ones in a copy of it next to the output."""
     if not min_area:
-        yield trace_regions(dataset, *stored_blocks(dataset, map_path), simplify)
+        yield trace_regions(dataset, *stored_blocks(dataset, map_path), simplify, progress)
         return
     cleaning = Cleaning(sieve=min_area, keep_islands=False)
     with scratch_folder(out) as folder:
-        parts = clean_file(map_path, dataset, cleaning, folder)
+        parts = clean_file(map_path, dataset, cleaning, folder, progress)
         level = as_level(parts, GeoBox.of(dataset), folder / "map.vrt")
         with open_raster(str(level.path)) as cleaned:
-            yield trace_regions(cleaned, level.touched, (level.block, level.block), simplify)
+            yield trace_regions(cleaned, level.touched, (level.block, level.block), simplify, progress)
 
 
 def _features(
@@ -414,12 +428,14 @@ def trace_regions(
     present: npt.NDArray[np.bool_],
     block: tuple[int, int],
     simplify: Simplify | None = None,
+    progress: OnProgress = silent,
 ) -> Iterator[tuple[Any, int]]:
     """Yield each 4-connected region of a one-band raster of bytes as a shapely polygon in pixels, and its value.
 
     Args:
         dataset: An open rasterio dataset; pixels that are NODATA belong to no region.
         simplify: Simplifies the polygons of a tile, which cover it without gaps; those that it returns must do so too.
+        progress: Called with the pixels done so far.
 
     Raises:
         SceneError: A region has too many corners.
@@ -443,6 +459,9 @@ def trace_regions(
             left = right
         yield from pieces.take_closed(below)
         above = below
+        progress(
+            Progress("polygons", (top + high) * dataset.width, dataset.height * dataset.width, unit="px")
+        )
     yield from pieces.take_closed(np.empty(0, np.int64))
 
 

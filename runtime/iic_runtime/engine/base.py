@@ -5,7 +5,6 @@ import os
 import platform
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -32,7 +31,6 @@ PROVIDERS = {
 }
 """The execution provider of ONNX Runtime for each device."""
 # The limit of a container, as its processes see it: a number, or "max".
-_CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
 @dataclass(frozen=True)
@@ -178,15 +176,6 @@ def _cpu_facts() -> dict[str, str]:
     information = Path("/proc/cpuinfo")
     lines = information.read_text(errors="replace").splitlines() if information.exists() else []
     return {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-
-
-def memory_of_machine() -> int | None:
-    """Return the bytes of memory that this process may use at most, in a container too; None if unknown."""
-    limit = _CONTAINER_LIMIT.read_text().strip() if _CONTAINER_LIMIT.exists() else ""
-    found = [int(limit)] if limit.isdecimal() else []
-    with suppress(AttributeError, ValueError, OSError):  # not everywhere
-        found.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-    return min(found, default=None)
 
 
 class _MemoryCounters(ctypes.Structure):

@@ -12,13 +12,12 @@ import numpy as np
 from iic_geotools.errors import DeviceError, MissingPackageError, SceneError, UsageError
 from iic_geotools.geobox import GeoBox
 from iic_geotools.settings import check_values
-from iic_geotools.work import cores
+from iic_geotools.work import cores, memory_of_machine
 from iic_runtime.engine.base import (
     CPU_DEVICES,
     OUTPUTS,
     Engine,
     EngineSpec,
-    memory_of_machine,
     usable_devices,
 )
 from iic_runtime.engine.gpu import gpu_memory

@@ -329,21 +329,23 @@ def write_outputs(plan: Plan, parts: MapParts, folder: PartFolder, progress: OnP
     for layer in plan.layers[1:]:
         file = temporary(outputs.files[layer])
         assemble(parts[layer], file, grid, classes=None, tags=tags, options=outputs.creation)
-    _write_products(plan, map_file, temporary)
+    _write_products(plan, map_file, temporary, progress)
     folder.begin_placement()
     for source, final in reversed(moves):
         _place(source, final, outputs)
     progress(Progress("write", 1, 1))
 
 
-def _write_products(plan: Plan, map_file: Path, temporary: Callable[[Path], Path]) -> None:
+def _write_products(
+    plan: Plan, map_file: Path, temporary: Callable[[Path], Path], progress: OnProgress
+) -> None:
     """Write the products of the map; heavy imports are local, because few runs need them."""
     outputs, classes, files = plan.outputs, plan.classes, plan.outputs.files
     if polygons := files.get("polygons"):
         from iic_geotools.products.polygons import polygonise
 
-        settings = outputs.products
-        polygonise(map_file, temporary(polygons), classes, settings.min_area, settings.simplify)
+        settings, target = outputs.products, temporary(polygons)
+        polygonise(map_file, target, classes, settings.min_area, settings.simplify, progress)
     stats = files.get("stats")
     if stats and outputs.zones:
         measure_zones(map_file, outputs.zones, temporary(stats), stats.stem)

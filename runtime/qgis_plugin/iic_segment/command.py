@@ -26,7 +26,7 @@ FOREIGN = (
     "PROJ_DATA",
 )
 POLL_SECONDS = 0.2
-SHARES = {"segment": (0.0, 90.0), "regrid": (90.0, 95.0), "write": (95.0, 100.0)}
+SHARES = {"segment": (0.0, 90.0), "regrid": (90.0, 95.0), "polygons": (95.0, 100.0), "write": (95.0, 100.0)}
 NAMING_SHARES = {"look": (0.0, 60.0), "suggest": (60.0, 100.0)}
 CHANGE_SHARES = {"compare": (0.0, 50.0), "write": (50.0, 100.0)}
 

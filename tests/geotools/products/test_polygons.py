@@ -29,6 +29,7 @@ from iic_geotools.products import polygons
 from iic_geotools.products.areas import class_areas
 from iic_geotools.products.polygons import LAYER, polygonise
 from iic_geotools.scene.vectors import read_shapes
+from iic_geotools.work import Progress
 
 CLASSES = make_classes(3)
 
@@ -234,6 +235,20 @@ def test_tiles_that_are_not_in_the_file_are_not_read(tmp_path: Path, monkeypatch
     polygonise(path, tmp_path / "polygons.fgb", CLASSES)
     assert len(windows) == 4
     assert read_polygons(tmp_path / "polygons.fgb")[4].tolist() == [750.0]
+
+
+@pytest.mark.parametrize("min_area", [0.0, 1.0])
+def test_progress_is_reported_in_pixels(
+    tmp_path: Path, min_area: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(polygons, "TILE", 64)
+    path = write_map(tmp_path / "map.tif", random_labels(150, 200, 3, patch=3))
+    reports: list[Progress] = []
+    polygonise(path, tmp_path / "polygons.fgb", CLASSES, min_area, progress=reports.append)
+    assert {report.stage for report in reports} == ({"clean", "polygons"} if min_area else {"polygons"})
+    traced = [report for report in reports if report.stage == "polygons"]
+    assert [report.done for report in traced] == [64 * 200, 128 * 200, 150 * 200]
+    assert {report.total for report in traced} == {150 * 200}
 
 
 @pytest.mark.parametrize("arguments", [{}, {"min_area": 3.0}, {"simplify": 1.0}])

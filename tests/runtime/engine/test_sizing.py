@@ -1,13 +1,12 @@
 """Which tiles are run, and how many side by side, on machines of different size."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from support.tiny_onnx import make_card
 
 from iic_geotools.errors import UsageError
-from iic_runtime.engine import base, open_engine
+from iic_runtime.engine import open_engine
 from iic_runtime.engine.base import EngineSpec
 from iic_runtime.engine.open_engine import choose_spec, estimate_memory
 from iic_runtime.model.card import Card
@@ -111,16 +110,3 @@ def test_what_is_given_on_a_gpu_stays(monkeypatch: pytest.MonkeyPatch, card: Car
     assert spec.with_threads(1).lanes == 3
     with pytest.raises(UsageError, match=r"this model needs about .* with the smallest tiles"):
         choose_spec(card, EngineSettings(device="cuda", max_memory=GIB))
-
-
-@pytest.mark.parametrize(("text", "limit"), [("536870912\n", 512 * MIB), ("max\n", None), (None, None)])
-def test_a_container_may_have_less_than_the_machine(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str | None, limit: int | None
-) -> None:
-    file = tmp_path / "memory.max"
-    if text is not None:
-        file.write_text(text)
-    monkeypatch.setattr(base, "_CONTAINER_LIMIT", tmp_path / "none")
-    physical = base.memory_of_machine()
-    monkeypatch.setattr(base, "_CONTAINER_LIMIT", file)
-    assert base.memory_of_machine() == (limit or physical)

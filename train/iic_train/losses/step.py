@@ -1,7 +1,7 @@
 """The loss of one step: from a batch of raw images to the objective of each head and sub-head."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
 from torch.nn import functional as F
 
 from iic_train.config import TrainConfig
@@ -27,6 +28,9 @@ from iic_train.models.registry import HeadName
 from iic_train.views.pairs import Move, central_views, dense_views, image_views
 from iic_train.views.random_numbers import Draw
 from iic_train.views.settings import DensePairs, ImagePairs
+
+PEAK = 1.5
+"""What a step takes at its peak, next to what autograd keeps: less than `benchmarks/train_step.py --peak` prints."""
 
 
 class Pairs(NamedTuple):
@@ -169,6 +173,37 @@ def step_objective(
         return terms(joint, config.entropy_weight_of(head, step.progress), floor)
 
     return StepObjective(counts, make_pairs(network, batch, config, step.key), config.micro_images, reduce)
+
+
+def estimate_memory(config: TrainConfig, pairs: int) -> float:
+    """Return about how many bytes a step of segmentation takes with so many pairs in the network at once.
+
+    What autograd keeps is counted on two small windows. It grows with the pixels, and the rest of a step with it.
+    """
+    small = 32 * -(-max(64, 2 * (config.radius + config.margin) + 32) // 32)
+    fewer, more = (_kept_bytes(config, side) for side in (small, 2 * small))
+    per_pixel = (more - fewer) / (3 * small**2)
+    return PEAK * per_pixel * pairs * (config.size or 0) ** 2
+
+
+def _kept_bytes(config: TrainConfig, side: int) -> int:
+    """Return how many bytes autograd keeps for one pair of windows."""
+    kept: list[Tensor] = []
+
+    def keep(tensor: Tensor) -> Tensor:
+        kept.append(tensor)
+        return tensor
+
+    config = replace(config, size=side, batch=1, micro_batch=None)
+    shape = (1, len(config.network.channels), side, side)
+    with torch.random.fork_rng(devices=()), saved_tensors_hooks(keep, lambda tensor: tensor):
+        network = Network(config.network).train()
+        batch = Batch(torch.randint(0, 256, shape, dtype=torch.uint8), None)
+        step_objective(
+            network, network.features, batch, "".join(config.passes), config, Step((0,), nullcontext())
+        )
+    storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in kept}
+    return sum(storages.values())
 
 
 def pair_terms(
