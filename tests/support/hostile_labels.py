@@ -117,6 +117,11 @@ def text(path: Path, content: str) -> Path:
     return path
 
 
+def cut(path: Path, share: float) -> Path:
+    path.write_bytes(path.read_bytes()[: int(share * path.stat().st_size)])
+    return path
+
+
 def nan_ring(path: Path) -> Path:
     content = {"type": "Polygon", "coordinates": [[[NAN, 5], [1, 1], [2, 2], [NAN, 5]]]}
     feature = {"type": "Feature", "properties": {"class": "a"}, "geometry": content}
@@ -150,6 +155,23 @@ WRONG: dict[str, tuple[Callable[[Path], Path], str]] = {
         "300 classes",
     ),
     "empty file": (lambda folder: text(folder / "a.geojson", ""), "neither a raster nor a vector"),
+    "cut GeoPackage": (
+        lambda folder: cut(write_points(folder / "a.gpkg", ROWS, COLUMNS, ["a", "b"] * 3), 0.98),
+        "neither a raster nor a vector",
+    ),
+    "cut FlatGeobuf": (
+        lambda folder: cut(write_points(folder / "a.fgb", ROWS, COLUMNS, ["a", "b"] * 3), 0.2),
+        "neither a raster nor a vector",
+    ),
+    "cut raster": (
+        lambda folder: cut(
+            write_raster(
+                folder / "a.tif", np.arange(4200, dtype=np.uint8).reshape(1, 60, 70) % 4, compress="lzw"
+            ),
+            0.7,
+        ),
+        "check that the file is whole",
+    ),
     "no features": (
         lambda folder: text(folder / "a.geojson", '{"type":"FeatureCollection","features":[]}'),
         "no field",

@@ -160,7 +160,16 @@ def _unreadable() -> tuple[type[Exception], ...]:
     """What pyogrio and shapely raise about a file that they cannot read."""
     errors = pyogrio.errors
     layers = errors.DataSourceError, errors.DataLayerError, errors.FeatureError
-    return *layers, errors.FieldError, errors.GeometryError, shapely.GEOSException, OSError, ValueError
+    # An IndexError is what a file without any layer gives.
+    return (
+        *layers,
+        errors.FieldError,
+        errors.GeometryError,
+        shapely.GEOSException,
+        OSError,
+        ValueError,
+        IndexError,
+    )
 
 
 def _reason(error: Exception) -> str:

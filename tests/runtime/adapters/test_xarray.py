@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from support.scenes import landscape
 from support.tiny_onnx import make_model
 
-from iic_geotools.errors import AssumptionWarning
+from iic_geotools.errors import AssumptionWarning, UsageError
 from iic_runtime import Segmenter, segment_raster
 from iic_runtime.adapters.xarray import segment
 
@@ -137,11 +137,9 @@ def test_arrays_that_are_not_an_image() -> None:
         segment(image(landscape(20, 20)).expand_dims(time=2), segmenter())
     with pytest.raises(OSError, match="no spatial dimensions"):
         segment(xr.DataArray(np.zeros((4, 5)), dims=("a", "b")), segmenter())
-    for wrong in (
-        landscape(20, 20),
-        image(landscape(20, 20)).astype(complex),
-        image(landscape(20, 20))[:, :0],
-    ):
+    with pytest.raises(UsageError, match="`da` must be DataArray"):
+        segment(landscape(20, 20), segmenter())
+    for wrong in (image(landscape(20, 20)).astype(complex), image(landscape(20, 20))[:, :0]):
         with pytest.raises(OSError, match="Only DataArrays with pixels"):
             segment(wrong, segmenter())
 

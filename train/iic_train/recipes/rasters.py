@@ -175,7 +175,7 @@ def jittered_pairs(colour_jitter: float, vegetation_jitter: float) -> DensePairs
     return replace(PAIRS, photometry=photometry)
 
 
-def check_pairs(scenes: Sequence[str], pair: Sequence[str]) -> None:
+def check_pairs(scenes: Sequence[PathLike], pair: Sequence[PathLike]) -> None:
     """Refuse dates that do not show the same pixels."""
     if len(pair) != len(scenes):
         raise UsageError(f"`pair` takes one date for each of the {len(scenes)} scenes, not {len(pair)}.")
