@@ -368,13 +368,19 @@ _typed: dict[type[Any], dict[str, tuple[Any, Setting | None]]] = {}
 
 
 def _check_type(kind: Any, value: Any, name: str) -> None:
-    if not _is_of(kind, value):
-        noun = {int: "a whole number", float: "a number"}.get(option_type(kind)[0])
-        raise (
-            UsageError(f"`{name}` must be {noun}, not {_shown(value)}.")
-            if noun
-            else _wrong_type(kind, value, name)
-        )
+    if _is_of(kind, value):
+        return
+    plain = option_type(kind)[0]
+    if get_origin(plain) is Literal:
+        choices = get_args(plain)
+        noun = " or ".join(choices) if len(choices) < 3 else f"one of {', '.join(choices)}"
+        raise UsageError(f"`{name}` must be {noun}, not {str(value)[:40]}.")
+    noun = {int: "a whole number", float: "a number"}.get(plain, "")
+    raise (
+        UsageError(f"`{name}` must be {noun}, not {_shown(value)}.")
+        if noun
+        else _wrong_type(kind, value, name)
+    )
 
 
 def _is_of(kind: Any, value: Any) -> bool:

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 from affine import Affine
@@ -25,7 +25,7 @@ from rasterio.features import geometry_mask
 
 from iic_geotools.classmap.class_map import ClassMap, open_map
 from iic_geotools.classmap.classes import NODATA
-from iic_geotools.errors import SceneError, UsageError
+from iic_geotools.errors import SceneError
 from iic_geotools.files import check_writable, write_atomically
 from iic_geotools.gdal import gdal_errors
 from iic_geotools.geobox import AreaMethod, GeoBox
@@ -446,10 +446,6 @@ def zone_statistics(
         IICError: Something is wrong; the message says what, and what to do. No file is written.
     """
     target = Path(out)
-    if partial_pixels not in get_args(PartialPixels):
-        raise UsageError(
-            f"`partial_pixels` must be {' or '.join(get_args(PartialPixels))}, not {partial_pixels}."
-        )
     check_writable([(target, ZONE_SUFFIXES, "out")], [Path(map), Path(zones)], overwrite=overwrite)
     return measure_zones(
         Path(map), Path(zones), target, target.stem, partial_pixels=partial_pixels, progress=progress

@@ -7,7 +7,6 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +20,7 @@ from iic_geotools.classmap.class_map import (
     values_by_name,
 )
 from iic_geotools.classmap.classes import NODATA, MapClass
-from iic_geotools.errors import SceneError, UsageError
+from iic_geotools.errors import SceneError
 from iic_geotools.files import check_writable, write_atomically
 from iic_geotools.options import Design
 from iic_geotools.products.areas import ClassAreas, class_areas
@@ -207,8 +206,6 @@ def assess_map(
     files = [Path(file) for file in reports]
     outputs = [(file, REPORTS, "reports") for file in files]
     check_writable(outputs, (Path(map), Path(samples)), overwrite=overwrite)
-    if design not in get_args(Design):
-        raise UsageError(f"`design` must be {' or '.join(get_args(Design))}, not {design}.")
     points = read_points(samples, label_field)
     with open_map(Path(map)) as class_map:
         check_placed(class_map)
