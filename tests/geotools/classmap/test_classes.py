@@ -65,7 +65,7 @@ def test_colours_avoid_those_that_are_taken() -> None:
         "water": "open water|Wasserfläche|plan d'eau|río|acqua|水域|Gewässer|Lakes",
         "built-up": "building|Built-Up|built_up area|Gebäude|bâti|edificios|建物|houses",
         "bare": "bare soil|sol nu|Offener Boden|barren|suelo desnudo|裸地|ground",
-        "low vegetation": "grass|Wiesen|prairie|pradera|low-vegetation|草地",
+        "low vegetation": "grass|Wiesen|prairie|pradera|low-vegetation|草地|green crops",
         "road": "roads|Straßen|route|carretera|gravel road",
     }.items(),
 )
