@@ -6,8 +6,8 @@ Scenes of known reflectance under DATA/pool, the two examples, and aerial chips 
 with the names of sensors or without any, as products in folders and archives, and so on. Each file is then described
 and read for the bundled model that fits it, as `iic-segment-raster` does before it labels the first pixel. Printed
 are, for each way, how many were understood right (bands and values), how many of the others asked or warned, how many
-were wrong in silence, and the seconds that understanding takes, as a median and of the slowest file. Where the values
-cannot be known, as those of raw numbers and of stretched imagery, the right answer is a warning; where a file
+were wrong in silence, and the seconds of CPU that understanding takes, as a median and of the slowest file. Where the
+values cannot be known, as those of raw numbers and of stretched imagery, the right answer is a warning; where a file
 contradicts itself, it is a question. The bundled models are read as if infrared were optional.
 
 The mixture of spectra that decides was fitted on some of these scenes. With --leave-out it is fitted again for every
@@ -265,14 +265,14 @@ def understand(case: Case) -> Verdict:
     """Describe and read a case without an option."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        began = time.perf_counter()
+        began = time.process_time()
         try:
             info = find_scene(case.path)
             card = without_need_of_infrared(ModelSelector().for_scene(info).card)
             source = choose_reading(info, card, match_gsd=False)
         except IICError as error:
-            return Verdict(not case.bands, True, time.perf_counter() - began, str(error))
-        seconds = time.perf_counter() - began
+            return Verdict(not case.bands, True, time.process_time() - began, str(error))
+        seconds = time.process_time() - began
     said = " ".join(str(entry.message) for entry in caught if issubclass(entry.category, AssumptionWarning))
     right = source.bidx == case.bands
     if right and case.truth is ANY:

@@ -55,9 +55,9 @@ UNUSUAL_ORDER = 1.0
 """Log-likelihood penalty of an unusual band order."""
 INFRARED_PIXELS = 20_000
 """Number of pixels that are looked at for infrared shown as red."""
-PINK, PARTLY_PINK, MOSTLY_PINK = 1.25, 0.02, 0.5
+PINK, HARDLY_PINK, PARTLY_PINK, MOSTLY_PINK = 1.25, 0.01, 0.02, 0.5
 """How many times brighter than the third band the first is where plants are pink, and shares of such pixels."""
-APART, FAR_APART, ALIKE = 0.15, 0.4, 0.7
+HARDLY_APART, APART, FAR_APART, ALIKE, VERY_ALIKE = 0.05, 0.15, 0.4, 0.7, 0.95
 """By how much the first or second band correlates less than the others, and how well these do at least."""
 INFRARED_LEAD = 0.35
 """Nats per pixel by which a picture must be more probable as infrared, red and green before it is sure."""
@@ -372,12 +372,14 @@ def judge_picture(values: NDArray[Any]) -> Picture:
     apart = alike[1, 2] - max(alike[0, 1], alike[0, 2])
     if pink > MOSTLY_PINK or (pink > PARTLY_PINK and apart > APART and alike[1, 2] > ALIKE):
         return Picture.INFRARED
+    hardly = pink > HARDLY_PINK and apart > HARDLY_APART and alike[1, 2] > VERY_ALIKE
     apart = alike[0, 2] - max(alike[0, 1], alike[1, 2])
     if apart > FAR_APART and alike[0, 2] > ALIKE:
         return Picture.FALSE
     ranges = robust_ranges(values)
     lead = fit_score(values, ranges, ("nir", "red", "green")) - fit_score(values, ranges, COLOURS[:3])
-    return Picture.INFRARED if lead > INFRARED_LEAD else Picture.DOUBTFUL if lead > 0 else Picture.TRUE
+    unsure = Picture.DOUBTFUL if lead > 0 or hardly else Picture.TRUE
+    return Picture.INFRARED if lead > INFRARED_LEAD else unsure
 
 
 Order = tuple[tuple[str, int], ...]
