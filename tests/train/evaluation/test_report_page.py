@@ -100,7 +100,7 @@ def test_a_run_that_was_not_evaluated_says_so() -> None:
 
 
 class Scenes:
-    channels = ("red", "green", "blue", "nir")
+    channels: tuple[str, ...] = ("red", "green", "blue", "nir")
 
     def __len__(self) -> int:
         return 9
