@@ -113,6 +113,7 @@ COMMANDS = [
     Command("map-named", "iic-segment-raster scene.tif {out}/map.tif --model name/named.onnx"),
     Command("change", "iic-map change map/map.tif map-bundled/map.tif {out}/change.tif --table {out}/change.csv"),
     Command("clean", "iic-map clean map/map.tif {out}/clean.tif --majority 1 --sieve 2000"),
+    Command("polygons", "iic-map polygons map/map.tif {out}/polygons.gpkg --min-area 2000 --simplify 10"),
     Command("zones", "iic-map stats map/map.tif aoi.geojson {out}/areas.csv"),
     Command("draw", "iic-map assess map/map.tif {out}/places.gpkg --draw 60 --seed 4"),
     Command("rename", 'iic-model rename satellite.onnx "water=Wasser:#0000ff" -o {out}/renamed.onnx'),

@@ -18,7 +18,7 @@ PUBLIC_NAMES = {
         *("CleanedMap", "clean_map"),
         *("GeoBox", "MapClass", "NODATA", "Progress", "Rect", "SceneInfo", "Tile", "describe"),
         *("Assessment", "Change", "Draw", "ZoneAreas"),
-        *("assess_map", "change_map", "draw_samples", "zone_statistics"),
+        *("assess_map", "change_map", "draw_samples", "polygonise_map", "zone_statistics"),
     },
     "iic_runtime": {
         *("Benchmark", "Trial", "benchmark_model"),

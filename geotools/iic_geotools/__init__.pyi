@@ -18,6 +18,7 @@ from .products.change import Change as Change
 from .products.change import change_map as change_map
 from .products.cleaning import CleanedMap as CleanedMap
 from .products.cleaning import clean_map as clean_map
+from .products.polygons import polygonise_map as polygonise_map
 from .products.zones import ZoneAreas as ZoneAreas
 from .products.zones import zone_statistics as zone_statistics
 from .scene.info import SceneInfo as SceneInfo

@@ -74,6 +74,22 @@ class CleaningSettings(Settings, group="Cleaning"):
 
 
 @dataclass(frozen=True, kw_only=True)
+class PolygonSettings(Settings, group="Products"):
+    """How the regions of a map become polygons."""
+
+    min_area: float = setting(
+        0.0,
+        "Polygons: merge those smaller than this many square metres into their neighbours.",
+        metavar="M2",
+    )
+    simplify: float = setting(
+        0.0,
+        "Polygons: simplify borders by about this many metres; neighbours keep sharing them.",
+        metavar="M",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class ChangeSettings(PictureSettings, WorkSettings):
     """How two maps are compared."""
 

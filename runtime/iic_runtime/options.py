@@ -27,6 +27,7 @@ from iic_geotools.options import (
     LabelSettings,
     OutputSettings,
     PictureSettings,
+    PolygonSettings,
     WorkSettings,
 )
 from iic_geotools.settings import PathLike, Settings, setting
@@ -177,7 +178,7 @@ class UnsureSettings(Settings, group="Cleaning"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProductSettings(PictureSettings, CreationSettings, group="Products"):
+class ProductSettings(PictureSettings, PolygonSettings, CreationSettings, group="Products"):
     """Which files are written next to the map, and how."""
 
     confidence: PathLike | None = setting(
@@ -199,16 +200,6 @@ class ProductSettings(PictureSettings, CreationSettings, group="Products"):
         "Also write polygons as .gpkg, .fgb, .parquet, .geojson or .pmtiles.",
         writes=(".gpkg", ".fgb", ".parquet", ".geojson", ".json", ".pmtiles"),
         first=True,
-    )
-    min_area: float = setting(
-        0.0,
-        "Polygons: merge those smaller than this many square metres into their neighbours.",
-        metavar="M2",
-    )
-    simplify: float = setting(
-        0.0,
-        "Polygons: simplify borders by about this many metres; neighbours keep sharing them.",
-        metavar="M",
     )
     stats: PathLike | None = setting(
         None, "Also write the area of each class as .json or .csv.", writes=(".json", ".csv"), first=True

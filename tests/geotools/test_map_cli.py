@@ -8,10 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import shapely
+from pyogrio import read_info
 from support.maps import TRANSFORM, named, random_labels, write_map, write_shapes
 from typer.testing import CliRunner
 
 from iic_geotools.cli.map import app
+from iic_geotools.products.polygons import polygonise
 
 CLASSES = named("water", "forest [old]", "town")
 
@@ -71,6 +73,27 @@ def test_draw_prints_what_to_do(map_file: Path, tmp_path: Path) -> None:
     code, _, err = run("assess", map_file, tmp_path / "drawn.gpkg")
     assert code == 1
     assert "No sample of" in err
+
+
+def test_polygons_are_those_of_a_run(map_file: Path, tmp_path: Path) -> None:
+    polygonise(map_file, tmp_path / "run.fgb", CLASSES, min_area=20.0, simplify=2.0)
+    out = tmp_path / "map.fgb"
+    code, _, err = run("polygons", map_file, out, "--min-area", 20, "--simplify", 2)
+    assert code == 0
+    assert out.read_bytes() == (tmp_path / "run.fgb").read_bytes()
+    assert f"map.fgb: {read_info(out)['features']} polygons" in err
+    code, _, err = run("polygons", map_file, out)
+    assert code == 1
+    assert "or --overwrite to replace it" in err
+    assert run("polygons", map_file, tmp_path / "map.shp")[0] == 2
+
+
+def test_polygons_are_made_of_maps_of_classes_only(tmp_path: Path) -> None:
+    bare = write_map(tmp_path / "confidence.tif", random_labels(20, 20, 3))
+    code, _, err = run("polygons", bare, tmp_path / "map.gpkg")
+    assert code == 1
+    assert "neither names of classes nor a colour table" in err
+    assert not (tmp_path / "map.gpkg").exists()
 
 
 def test_change_prints_the_balance(map_file: Path, tmp_path: Path) -> None:

@@ -75,6 +75,7 @@ WRITERS = {
         "change @map.tif @later.tif =change.tif --table =c.csv --table =c.json --preview =p.png --web =p.html",
     ),
     "clean": Writer(MAP, "clean @map.tif =clean.tif --majority 1 --sieve 20"),
+    "polygons": Writer(MAP, "polygons @map.tif =polygons.gpkg --min-area 20"),
     "draw": Writer(MAP, "assess @map.tif =samples.gpkg --draw 200"),
     "assess": Writer(MAP, "assess @map.tif @samples.gpkg --design simple --report =report.html"),
     "rename": Writer(MODEL, "rename @m.onnx 0=water -o =renamed.onnx"),
@@ -124,7 +125,18 @@ WRITERS = {
     "export": Writer(EXPORT, "@runs/fields -o =exported.onnx"),
 }
 """The commands, by name."""
-QUICK = ("stats.gpkg", "stats.csv", "change", "clean", "draw", "assess", "rename", "suggest", "look")
+QUICK = (
+    "stats.gpkg",
+    "stats.csv",
+    "change",
+    "clean",
+    "polygons",
+    "draw",
+    "assess",
+    "rename",
+    "suggest",
+    "look",
+)
 """Those that take about a second."""
 
 

@@ -1,4 +1,4 @@
-"""`iic-map assess | change | clean | stats`: what is made from a map."""
+"""`iic-map assess | change | clean | polygons | stats`: what is made from a map."""
 
 import logging
 from pathlib import Path
@@ -14,6 +14,7 @@ from iic_geotools.options import (
     ChangeSettings,
     CleaningSettings,
     CreationSettings,
+    PolygonSettings,
     WorkSettings,
     ZoneSettings,
 )
@@ -32,7 +33,7 @@ MapFile = Annotated[
 
 @app.callback()
 def iic_map(version: Version = False) -> None:
-    """Assess, compare, clean and measure maps of classes."""
+    """Assess, compare, clean, polygonise and measure maps of classes."""
 
 
 @app.command()
@@ -113,6 +114,24 @@ def clean(
         options = {**cleaning.values(), **creation.values(), **work.values(), "progress": progress}
         cleaned = iic_geotools.clean_map(map, out, **options)
     _LOG.info("%s", cleaned.sentence())
+
+
+@app.command()
+def polygons(
+    map: MapFile,
+    out: Annotated[
+        Path,
+        typer.Argument(help="Polygons, .gpkg, .fgb, .parquet, .geojson or .pmtiles.", show_default=False),
+    ],
+    settings: PolygonSettings,
+    work: WorkSettings,
+    display: Display,
+) -> None:
+    """Write the regions of a map as polygons with their class and area."""
+    with display.show_progress() as progress:
+        options = {**settings.values(), **work.values(), "progress": progress}
+        count = iic_geotools.polygonise_map(map, out, **options)
+    _LOG.info("%s: %d polygons", out, count)
 
 
 @app.command()

@@ -237,7 +237,7 @@ def clean_map(arguments: CleanArguments) -> CleanedMap:
     outputs = [(target, MAP_SUFFIXES, "out")]
     check_writable(outputs, [source], overwrite=arguments.overwrite, sidecars=[style_path(target)])
     with open_map(source) as class_map:
-        _check_legend(class_map)
+        check_legend(class_map)
         cleaning.check(class_map.grid)
         if not cleaning:
             raise UsageError("There is nothing to do: give `sieve`, `majority` or both.")
@@ -267,7 +267,7 @@ def clean_map(arguments: CleanArguments) -> CleanedMap:
     return CleanedMap(target, class_map.grid.width * class_map.grid.height, time.monotonic() - begun)
 
 
-def _check_legend(class_map: ClassMap) -> None:
+def check_legend(class_map: ClassMap) -> None:
     """Refuse a raster of bytes that is something other than a map, e.g. confidence."""
     if not class_map.has_names and class_map.dataset.colorinterp[0] != ColorInterp.palette:
         raise SceneError(

@@ -27,25 +27,24 @@ import numpy as np
 import numpy.typing as npt
 import rasterio
 import rasterio.features
-import shapely
 from affine import Affine
-from pyogrio import read_info
-from pyogrio.raw import open_arrow, write, write_arrow
-from pyogrio.raw import read as read_vector
 from rasterio.crs import CRS
 from rasterio.errors import CRSError, RasterioError
 from rasterio.windows import Window
 
-from iic_geotools.classmap.class_map import CACHE_BYTES
+from iic_geotools.classmap.class_map import CACHE_BYTES, open_map
 from iic_geotools.classmap.classes import NODATA, MapClass
 from iic_geotools.classmap.cog import stored_blocks
 from iic_geotools.classmap.sidecars import polygon_style
 from iic_geotools.errors import MissingPackageError, SceneError, UsageError
-from iic_geotools.files import replacement, scratch_folder
+from iic_geotools.files import check_writable, replacement, scratch_folder
 from iic_geotools.geobox import Floats, GeoBox, Ground
-from iic_geotools.products.cleaning import Cleaning, as_level, check_sieve, clean_file
+from iic_geotools.options import PolygonSettings, WorkSettings
+from iic_geotools.packages import pyogrio, require_vector, shapely
+from iic_geotools.products.cleaning import Cleaning, as_level, check_legend, check_sieve, clean_file
 from iic_geotools.scene.info import open_raster
 from iic_geotools.scene.vectors import check_package
+from iic_geotools.settings import PathLike, takes
 from iic_geotools.work import OnProgress, Progress, silent
 
 Shapes = npt.NDArray[Any]
@@ -141,6 +140,39 @@ class Simplifier:
         )
 
 
+@dataclass(frozen=True)
+class PolygonArguments(PolygonSettings, WorkSettings):
+    """Arguments of `polygonise_map`."""
+
+    map: PathLike
+    out: PathLike
+
+
+@takes(PolygonArguments)
+def polygonise_map(arguments: PolygonArguments) -> int:
+    """Write the regions of a map as polygons with the fields `value`, `class`, `m2` and `ha`.
+
+    Pixels are joined across edges, not across corners. A GeoPackage holds the colours as its style.
+
+    Args:
+        map: The map: one band of bytes in which 255 is nodata.
+        out: The vector file, .gpkg, .fgb, .parquet, .geojson or .pmtiles.
+
+    Returns:
+        The number of polygons.
+
+    Raises:
+        IICError: Something is wrong; the message says what, and what to do. No file is written.
+    """
+    source, target = Path(arguments.map), Path(arguments.out)
+    check_writable([(target, tuple(_DRIVERS), "out")], [source], overwrite=arguments.overwrite)
+    require_vector("Writing polygons")
+    with open_map(source) as class_map:
+        check_legend(class_map)
+        classes = class_map.classes
+    return polygonise(source, target, classes, arguments.min_area, arguments.simplify, arguments.progress)
+
+
 def polygonise(
     map_path: Path,
     out: Path,
@@ -148,8 +180,8 @@ def polygonise(
     min_area: float = 0.0,
     simplify: float = 0.0,
     progress: OnProgress = silent,
-) -> None:
-    """Write the regions of a map as polygons with the fields `value`, `class`, `m2` and `ha`.
+) -> int:
+    """Do the work of `polygonise_map`, replacing a file of that name; return the number of polygons.
 
     Pixels are joined across edges, not across corners. GeoJSON is in longitude and latitude, as its standard demands,
     PMTiles in Web Mercator; the other formats are in the CRS of the map. A GeoPackage holds the colours as its style.
@@ -174,7 +206,7 @@ def polygonise(
             check_polygons(out, grid, min_area, simplify)
             simplifier = Simplifier.of(grid, simplify)
             with _regions(dataset, map_path, out, min_area, simplifier, progress) as regions:
-                _write(out, driver, grid, classes, _features(regions, grid, map_path, classes))
+                return _write(out, driver, grid, classes, _features(regions, grid, map_path, classes))
     except RasterioError as error:
         raise SceneError(f"The map {map_path} cannot be read: {error}") from error
 
@@ -272,13 +304,12 @@ def _polygon_measure(grid: GeoBox) -> Callable[[npt.NDArray[Any]], Floats]:
 
 def _write(
     out: Path, driver: str, grid: GeoBox, classes: Sequence[MapClass], batches: Iterable[Features]
-) -> None:
+) -> int:
     """Write to a GeoPackage, which can grow batch by batch, and convert that to the format of `driver`."""
     crs = grid.crs
     if driver == "Parquet":
         with replacement(out) as temporary:
-            write_geoparquet(temporary, crs, FIELDS, batches)
-        return
+            return write_geoparquet(temporary, crs, FIELDS, batches)
     wkt = crs.to_wkt(version="WKT2_2019") if crs is not None else None
     with replacement(out) as temporary, warnings.catch_warnings():
         warnings.filterwarnings("ignore", "'crs' was not provided", UserWarning)
@@ -296,6 +327,7 @@ def _write(
                 package.unlink(missing_ok=True)
             for ending in ("-journal", "-wal", "-shm"):
                 package.with_name(package.name + ending).unlink(missing_ok=True)
+    return count
 
 
 def _write_package(package: Path, wkt: str | None, batches: Iterable[Features], index: bool) -> int:
@@ -304,7 +336,7 @@ def _write_package(package: Path, wkt: str | None, batches: Iterable[Features], 
     empty = np.array([], object)
     no_features: Features = (empty, np.array([], np.int32), empty, np.array([]), np.array([]))
     for number, (shapes, *columns) in enumerate(chain([no_features], batches)):
-        write(
+        pyogrio.raw.write(
             package,
             shapely.to_wkb(shapes),
             columns,
@@ -347,8 +379,8 @@ def _zooms(grid: GeoBox) -> dict[str, str]:
 
 def _convert(package: Path, target: Path, driver: str, wkt: str | None, zooms: dict[str, str]) -> None:
     options = {"GeoJSON": {"RFC7946": "YES"}, "PMTiles": zooms}.get(driver, {})
-    with open_arrow(package, layer=LAYER) as (meta, features):
-        write_arrow(
+    with pyogrio.raw.open_arrow(package, layer=LAYER) as (meta, features):
+        pyogrio.raw.write_arrow(
             features,
             target,
             layer=LAYER,
@@ -368,10 +400,10 @@ def _check(written: Path, driver: str, count: int) -> None:
             if not file.read().endswith(b"\n]\n}\n"):
                 raise OSError("the disk is full")
     elif driver == "PMTiles":
-        if count and not read_info(written, layer=LAYER)["features"]:
+        if count and not pyogrio.read_info(written, layer=LAYER)["features"]:
             raise OSError("the disk is full")
     elif count:
-        read_vector(written, columns=[], fids=[count - 1])
+        pyogrio.raw.read(written, columns=[], fids=[count - 1])
 
 
 def check_geoparquet() -> None:
@@ -384,8 +416,8 @@ def check_geoparquet() -> None:
 
 def write_geoparquet(
     path: Path, crs: CRS | None, names: Sequence[str], batches: Iterable[tuple[Any, ...]]
-) -> None:
-    """Write polygons with their fields.
+) -> int:
+    """Write polygons with their fields; return how many there are.
 
     Args:
         names: Names of the fields: a whole number, a text and two real numbers.
@@ -396,16 +428,18 @@ def write_geoparquet(
 
     types = (pa.int32(), pa.string(), pa.float64(), pa.float64())
     schema = pa.schema([*zip(names, types, strict=True), (GEOMETRY, pa.binary())])
-    bounds = np.array([[np.inf, np.inf, -np.inf, -np.inf]])
+    bounds, count = np.array([[np.inf, np.inf, -np.inf, -np.inf]]), 0
     # An Arrow schema within the file would hide the metadata that follows the last batch.
     with ParquetWriter(path, schema, compression="zstd", store_schema=False) as writer:
         for shapes, *columns in batches:
             arrays = [pa.array(column, kind) for column, kind in zip(columns, types, strict=True)]
             arrays.append(pa.array(shapely.to_wkb(shapes), pa.binary()))
             writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
+            count += len(shapes)
             bounds = np.vstack([bounds, shapely.bounds(shapes).reshape(-1, 4)])
             bounds = np.hstack([bounds[:, :2].min(0), bounds[:, 2:].max(0)])[None]
         writer.add_key_value_metadata({"geo": json.dumps(_metadata(crs, bounds[0].tolist()))})
+    return count
 
 
 def _metadata(crs: CRS | None, bounds: list[float]) -> dict[str, Any]:
