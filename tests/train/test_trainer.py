@@ -1,5 +1,5 @@
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -337,3 +337,23 @@ def test_progress_counts_the_images_of_the_whole_run(tmp_path: Path) -> None:
     assert [report.done for report in reports] == [8, 24, 32, 48, 56, 72, 80, 96]
     assert {(report.stage, report.total, report.unit) for report in reports} == {("train", total, "images")}
     assert reports[0].note.startswith("epoch 1/2  A -")
+
+
+def test_a_huge_pixel_is_said_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = dense_config()
+    data = dense_data(config)
+    run = create_run(config, data.facts, tmp_path)
+    trainer = make_trainer(run, data)
+    batches = trainer._batches
+
+    def spoilt(*arguments: Any) -> Iterator[Batch]:
+        for batch in batches(*arguments):
+            pixels = batch.pixels.float()
+            pixels[0, 0, 5, 5] = 3e38
+            yield batch._replace(pixels=pixels)
+
+    monkeypatch.setattr(trainer, "_batches", spoilt)
+    with pytest.raises(TrainingError, match=r"not finite .*huge \(3e38\), which should be nodata"):
+        trainer.run_all()
+    assert run.metrics() == []
+    assert not list(run.path.glob("*.safetensors"))

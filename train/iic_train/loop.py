@@ -124,13 +124,14 @@ class Loop:
         del self.optimiser.param_groups[1:]
         self.optimiser.add_param_group({"params": list(parameters)})
 
-    def not_finite(self, when: str) -> TrainingError:
-        """Return the error for a loss that is not finite."""
+    def not_finite(self, when: str, what: str = "The loss") -> TrainingError:
+        """Return the error for a loss or weight that is not finite."""
         kept = "" if self.kept is None else f" ({self.kept()})"
         advice = "`amp` off, or " if self.half else ""
         return TrainingError(
-            f"The loss is not finite {when}{kept}: try {advice}a learning rate below "
-            f"{self.optimiser.defaults['lr']:g}, and look for pixels that are not finite."
+            f"{what} is not finite {when}{kept}: try {advice}a learning rate below "
+            f"{self.optimiser.defaults['lr']:g}, and look for pixels that are not finite or huge (3e38), "
+            "which should be nodata."
         )
 
     def autocast(self) -> AbstractContextManager[Any]:

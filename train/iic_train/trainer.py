@@ -372,6 +372,8 @@ class Trainer:
         loss = selection.losses()[sub_head]
         if not math.isfinite(loss):
             raise self.loop.not_finite(f"after epoch {epoch.number}")
+        if not all(value.isfinite().all() for value in self.network.state_dict().values()):
+            raise self.loop.not_finite(f"after epoch {epoch.number}", "A weight")
         row: dict[str, Any] = {
             "epoch": epoch.number,
             "lr": self.loop.optimiser.param_groups[0]["lr"],
