@@ -14,7 +14,7 @@ from PIL import Image, ImageDraw, ImageFont
 from rasterio.windows import Window
 
 from iic_geotools.errors import AssumptionWarning, IICError
-from iic_geotools.files import replacement
+from iic_geotools.files import check_writable, replacement
 from iic_geotools.gdal import network_options
 from iic_geotools.products.preview import scene_picture
 from iic_geotools.scene.bands import COLOURS, USUAL_ORDER, Names, pick
@@ -133,11 +133,15 @@ def look(scene: PathLike, model: Model | None = None, sheet: PathLike | None = N
         sheet: Also write a contact sheet to this file, .png: true colour and infrared, as the bands are understood.
 
     Raises:
-        IICError: The scene or the model cannot be opened.
+        IICError: The scene or the model cannot be opened, or the sheet cannot be written.
     """
     with warnings.catch_warnings(record=True) as expanded:
         warnings.simplefilter("always", AssumptionWarning)
         info = find_scene(scene)
+    if sheet is not None:
+        check_writable(
+            [(Path(sheet), (".png",), "sheet")], map(Path, (info.path, *info.files)), overwrite=True
+        )
     product = find_product(str(scene))
     source: SceneSource | None = None
     question: str | None = None

@@ -1,6 +1,7 @@
 """What `iic-scenes look` reports of a scene before any map."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from rasterio.enums import ColorInterp
 from support.scenes import write_raster
 from typer.testing import CliRunner
 
+from iic_geotools.errors import IICError
 from iic_runtime.cli.scenes import app
 from iic_runtime.raster.look import look
 
@@ -93,3 +95,24 @@ def test_the_command_prints_json(tmp_path: Path) -> None:
     content = json.loads(result.stdout)
     assert content["model"] == "satellite"
     assert content["bands"][3]["model_band"] == "nir"
+
+
+@pytest.mark.parametrize(
+    ("name", "refusal"),
+    [("scene.tif", "must end in .png"), ("x", "must end in .png"), ("no/x.png", "no folder")],
+)
+def test_a_contact_sheet_is_a_png_and_replaces_no_scene(tmp_path: Path, name: str, refusal: str) -> None:
+    scene = Path(shutil.copy(EXAMPLES / "scene.tif", tmp_path))
+    with pytest.raises(IICError, match=refusal):
+        look(scene, sheet=tmp_path / name)
+    assert scene.read_bytes() == (EXAMPLES / "scene.tif").read_bytes()
+    assert [path.name for path in tmp_path.iterdir()] == ["scene.tif"]
+
+
+def test_a_contact_sheet_does_not_replace_a_scene_that_is_a_png(tmp_path: Path) -> None:
+    scene = tmp_path / "scene.png"
+    Image.new("RGB", (40, 40), "#557744").save(scene)
+    before = scene.read_bytes()
+    with pytest.raises(IICError, match="is an input"):
+        look(scene, sheet=scene)
+    assert scene.read_bytes() == before
