@@ -70,7 +70,10 @@ def more_kinds(folder: Path, disk: Path | None) -> dict[str, Kind]:
             odd_runs(inputs / "runs" / "fields"),
             lambda case, at: check_damage(case, inputs / "runs" / "fields", at),
         ),
-        "kills": (st.tuples(writer, moment), lambda case, at: check_kill(case[0], inputs, at, 8 * case[1])),
+        "kills": (
+            st.tuples(writer, moment),
+            lambda case, at: check_kill(case[0], inputs, at, 4 * case[1] ** 4),
+        ),
         "writers at once": (
             st.sampled_from(QUICK),
             lambda case, at: check_together(WRITERS[case], inputs, at),

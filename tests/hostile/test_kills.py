@@ -1,4 +1,4 @@
-"""Fifty kills at random moments: every time, what stands under the map's name is whole or absent."""
+"""Kills at any moment: what stands under the map's name is whole or absent, and trainings end as if undisturbed."""
 
 import json
 import os
@@ -11,8 +11,12 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
-from support.scenes import landscape
+import torch
+from safetensors.torch import load_file
+from support.runs import bright_and_dark_fields, train_on
+from support.scenes import landscape, write_points, write_raster
 
 MakeScene = Callable[..., Path]
 FORKS = """
@@ -90,3 +94,40 @@ def test_fifty_kills(command: Command, make_scene: MakeScene, model: Path, tmp_p
     assert last.read_bytes() == whole
     left = {path.name for path in tmp_path.glob("map*")}
     assert not {name for name in left if name.endswith(".parts")}
+
+
+SHORT = "--epochs 3 --device cpu --seed 1 --name r"
+TRAININGS = {
+    "rasters": f"rasters fields.tif --classes 3 --network edge-8 --size 32 --batch 4 --radius 1 --steps 12 {SHORT}",
+    "finetune": f"finetune runs/fields --labels fields.gpkg --mode network --folds 0 --steps 2 {SHORT}",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TRAININGS)
+def test_a_killed_training_resumes_to_the_same_weights(name: str, tmp_path: Path) -> None:
+    values, bright = bright_and_dark_fields(96, 96)
+    fields = write_raster(tmp_path / "fields.tif", values)
+    rows, columns = np.random.default_rng(0).integers(0, 96, (2, 20))
+    kinds = ["bright" if is_bright else "dark" for is_bright in bright[rows, columns]]
+    write_points(tmp_path / "fields.gpkg", rows, columns, kinds)
+    train_on(fields, tmp_path / "runs")
+
+    def start(line: str) -> "subprocess.Popen[bytes]":
+        code = "from iic_train.cli import main; main()"
+        return subprocess.Popen([sys.executable, "-c", code, *line.split(), "-q"], cwd=tmp_path)
+
+    assert start(f"{TRAININGS[name]} --runs whole").wait() == 0
+    process, state = start(f"{TRAININGS[name]} --runs killed"), tmp_path / "killed" / "r" / "state.pt"
+    while process.poll() is None and not state.exists():
+        time.sleep(0.001)
+    process.kill()
+    assert process.wait() == -signal.SIGKILL
+    assert len((state.parent / "metrics.jsonl").read_text().splitlines()) < 3
+    assert start("resume killed/r").wait() == 0
+    for weights in ("best", "last"):
+        whole, resumed = (
+            load_file(tmp_path / run / "r" / f"{weights}.safetensors") for run in ("whole", "killed")
+        )
+        assert whole.keys() == resumed.keys()
+        assert all(torch.equal(whole[key], resumed[key]) for key in whole)

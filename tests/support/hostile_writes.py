@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -236,7 +237,7 @@ CHECKS: dict[str, Callable[[Path], None]] = {
 
 
 def check_kill(writer: Writer, inputs: Path, out: Path, seconds: float) -> bool:
-    """Kill a command after so many seconds, and run it again; return whether it had ended before.
+    """Kill a command so many seconds after it has begun to write, and run it again; return whether it had ended before.
 
     Raises:
         AssertionError: A file under a final name is not whole, or the command cannot be run again.
@@ -244,6 +245,7 @@ def check_kill(writer: Writer, inputs: Path, out: Path, seconds: float) -> bool:
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
     process = writer.start(inputs, out)
+    _wait_for_writing(process, out)
     try:
         output, _ = process.communicate(timeout=seconds)
         assert process.returncode == 0, f"{writer.arguments}\n{output}"
@@ -261,6 +263,17 @@ def check_kill(writer: Writer, inputs: Path, out: Path, seconds: float) -> bool:
         check_outputs(out)
         assert list(out.glob(".*")) == []
     return False
+
+
+def _wait_for_writing(process: "subprocess.Popen[str]", out: Path) -> None:
+    """Wait until a process adds something to a folder, or ends."""
+
+    def entries() -> int:
+        return sum(len(folders) + len(names) for _, folders, names in os.walk(out))
+
+    before = entries()
+    while process.poll() is None and entries() == before:
+        time.sleep(0.0005)
 
 
 def check_together(writer: Writer, inputs: Path, out: Path) -> bool:
