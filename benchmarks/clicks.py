@@ -65,7 +65,8 @@ FRESH = {
 }
 """Scenes that had no part in choosing the method's settings; its figures on the others flatter it."""
 NEW_SOURCES = ("nairobi", "barnarp", "amazon")
-"""Those of them whose whole source had no part in it: no other scene of the source either."""
+"""Those of them whose whole source had no part in it: no other scene of the source either, except in
+deciding how the bundled model is joined."""
 SCENES |= FRESH
 """Files, their ending, values of each class, how many pixels are averaged into one, and their size in metres."""
 METHODS = ("ours", "ours, bank", "forest, pixels", "forest, context", "k-means", "network")

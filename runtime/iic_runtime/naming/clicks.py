@@ -20,7 +20,7 @@ from iic_geotools.scene.scene import Scene, SceneSource
 from iic_geotools.tiling import Rect, Tile, TileGrid
 from iic_geotools.work import OnProgress, Progress, silent
 from iic_runtime.model.card import Card
-from iic_runtime.naming.fitting import Samples, choose_members, place_side
+from iic_runtime.naming.fitting import Samples, choose_members, learnt_features, place_side
 from iic_runtime.naming.regression import Floats, Ints
 from iic_runtime.naming.stack import TILE, Outputs, spread_numbers
 
@@ -368,5 +368,6 @@ def _observations(
         classes=len(clicks.names),
         members=choose_members(card.features, raw.shape[1]),
         single=np.arange(card.features[0].size if card.features and card.features[0].side == 1 else 0),
+        learnt=learnt_features(card.features, raw.shape[1]),
     )
     return Observations(clicks, samples, raw[own_row], statistics.features, mean, factor)

@@ -51,6 +51,7 @@ class Samples:
         classes: Number of classes.
         members: Features that each of the linear heads sees, the first of them all; the mean of the heads is taken.
         single: Features of single pixels.
+        learnt: Features that a model has learnt before the clicks.
     """
 
     rows: Floats
@@ -63,6 +64,7 @@ class Samples:
     classes: int
     members: Sequence[Ints]
     single: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    learnt: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
 
     def condensed(self) -> "Samples":
         """Return two rows for each click, its own pixel and the mean of its neighbours: a fit takes milliseconds."""
@@ -97,6 +99,11 @@ class Samples:
         hidden = np.zeros((len(head.hidden_weight), rows.shape[1]), np.float32)
         hidden[:, features] = head.hidden_weight
         return replace(head, weight=np.zeros((self.classes, rows.shape[1]), np.float32), hidden_weight=hidden)
+
+    def computed_and_learnt(self) -> list[Ints]:
+        """Return the features that follow a fixed rule, and those that are learnt; one part if all are of one kind."""
+        computed = np.setdiff1d(np.arange(self.rows.shape[1]), self.learnt)
+        return [part for part in (computed, self.learnt) if len(part)]
 
     def _rows_of(self, clicks: NDArray[np.bool_]) -> tuple[Floats, Ints, Floats]:
         kept = clicks[self.owner]
@@ -133,6 +140,7 @@ def fit_head(samples: Samples, scene: Floats, seed: int = 0, *, full: bool = Tru
 
     From `DECIDED` clicks per class on, cross-validation over places decides whether the second takes part: labels that
     follow from single pixels need it. It also decides how sure the head may be of itself, and says how well it does.
+    Fewer clicks cannot tell whether what a model has learnt suits the scene: it has a network of its own then.
 
     Args:
         scene: Standardised features `[M, F]` of pixels spread over the scene.
@@ -147,10 +155,11 @@ def fit_head(samples: Samples, scene: Floats, seed: int = 0, *, full: bool = Tru
     else:
         typical = float(np.median(np.bincount(samples.labels, minlength=samples.classes)))
         settings = next(settings for least, settings in FITS if typical >= least)
-        features = np.arange(samples.rows.shape[1])
+        parts = samples.computed_and_learnt() if typical < DECIDED else [np.arange(samples.rows.shape[1])]
 
         def fit(some: NDArray[np.bool_]) -> Head:
-            return samples.fit_network(some, features, settings, seed)
+            first, *others = (samples.fit_network(some, part, settings, seed) for part in parts)
+            return join(first, others[0], 0.5) if others else first
 
         def fit_pixels(some: NDArray[np.bool_]) -> Head:
             return samples.fit_network(some, samples.single, PIXEL_FIT, seed)
@@ -188,6 +197,12 @@ def choose_members(groups: Sequence[FeatureGroup], size: int) -> list[Ints]:
     parts = (sides <= finest, sides <= middle, ~learnt & (sides <= middle), ~learnt)
     chosen = {part.tobytes(): np.flatnonzero(part) for part in parts if part.any() and not part.all()}
     return [everything, *chosen.values()]
+
+
+def learnt_features(groups: Sequence[FeatureGroup], size: int) -> Ints:
+    """Return which of `size` features are learnt; none if kinds are not known."""
+    learnt = np.repeat([group.learnt for group in groups], [group.size for group in groups])
+    return np.flatnonzero(learnt) if len(learnt) == size else np.zeros(0, np.int64)
 
 
 Predict = Callable[[NDArray[np.bool_], NDArray[np.bool_]], Floats]

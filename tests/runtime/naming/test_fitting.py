@@ -17,6 +17,7 @@ from iic_runtime.naming.fitting import (
     fit_head,
     join,
     judge,
+    learnt_features,
     split_by_place,
     unstandardised,
     weighted_by_frequency,
@@ -67,6 +68,27 @@ def test_single_pixels_decide_where_surroundings_tell_less() -> None:
         (head.logits(rows[150:]).argmax(1) == labels[150:]).mean() for head in (alone, surrounded)
     )
     assert right > max(0.85, before + 0.05)
+
+
+def test_few_clicks_see_what_was_learnt_apart() -> None:
+    learnt = np.array([4, 5])
+    units = {}
+    for count in (5, 20):
+        samples = replace(blobs(count), learnt=learnt)
+        head, _ = fit_head(samples, samples.rows)
+        assert head.hidden_weight is not None
+        units[count] = head.hidden_weight
+    computed, apart = np.split(units[5], 2)
+    assert not computed[:, learnt].any()
+    assert not np.delete(apart, learnt, 1).any()
+    assert units[20].all()
+
+
+def test_features_that_are_learnt_are_found_by_their_kind() -> None:
+    groups = [FeatureGroup(3, 1, False), FeatureGroup(2, 1, True)]
+    assert learnt_features(groups, 5).tolist() == [3, 4]
+    assert not len(learnt_features(groups, 6))
+    assert not len(learnt_features((), 5))
 
 
 def test_the_solver_finds_the_minimum() -> None:
