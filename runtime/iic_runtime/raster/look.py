@@ -24,7 +24,7 @@ from iic_geotools.scene.scene import SceneSource, value_sample
 from iic_geotools.settings import PathLike, checked
 from iic_runtime.model.card import Card
 from iic_runtime.model.select import Model, ModelSelector, ground_resolution
-from iic_runtime.raster.model_input import BandOrderError, choose_reading
+from iic_runtime.raster.model_input import BandOrderError, choose_reading, read_bands
 from iic_runtime.raster.novelty import foreign_share, wrong_gain
 from iic_runtime.raster.plausibility import FOREIGN, describe_gain
 
@@ -166,7 +166,7 @@ def look(scene: PathLike, model: Model | None = None, sheet: PathLike | None = N
             *known,
             *(text for text in said if text.replace(info.title, "the scene").lower() not in heard),
         )
-        read = {} if source is None else _read_bands(card, source)
+        read = {} if source is None else read_bands(card, source)
         if sheet is not None:
             _write_sheet(info, read, doubtful, Path(sheet))
         mask = product.mask if product else None
@@ -189,11 +189,6 @@ def look(scene: PathLike, model: Model | None = None, sheet: PathLike | None = N
             question=question,
             novelty=novelty,
         )
-
-
-def _read_bands(card: Card, source: SceneSource) -> dict[str, int]:
-    names = (card.bands[position] for position in source.positions)
-    return dict(zip(names, source.bidx, strict=True))
 
 
 def _list_bands(info: SceneInfo, read: dict[str, int]) -> tuple[Band, ...]:

@@ -328,6 +328,12 @@ def choose_bands(
     return _announce_bands(card, dict(zip(wanted, bidx, strict=True)))
 
 
+def read_bands(card: Card, source: SceneSource) -> dict[str, int]:
+    """Return the scene's band, counted from 1, by the name of each band of the model that is read."""
+    names = (card.bands[position] for position in source.positions)
+    return dict(zip(names, source.bidx, strict=True))
+
+
 def _warn_of_unknown_bands(
     info: SceneInfo, card: Card, wanted: Sequence[str], names: Sequence[str | None]
 ) -> None:

@@ -34,7 +34,7 @@ from iic_runtime.engine.base import EngineSpec, LabelArray
 from iic_runtime.engine.open_engine import check_machine, check_work
 from iic_runtime.model.card import Card
 from iic_runtime.options import ProductSettings, ReadingSettings, SegmentSettings, UnsureSettings
-from iic_runtime.raster.model_input import choose_reading
+from iic_runtime.raster.model_input import choose_reading, read_bands
 from iic_runtime.raster.novelty import check_novelty
 from iic_runtime.segmenter import Segmentation, Segmenter
 
@@ -223,8 +223,7 @@ class Plan:
     def shown_bands(self) -> tuple[int, int, int]:
         """The scene's bands to draw: true colours if the model reads them, else the first bands that it reads."""
         bidx = self.reading.bidx
-        names = [canonical(self.card.bands[position]) for position in self.reading.positions]
-        known = dict(zip(names, bidx, strict=True))
+        known = {canonical(name): band for name, band in read_bands(self.card, self.reading).items()}
         red, green, blue = (known.get(name, 0) for name in ("red", "green", "blue"))
         if red and green and blue:
             return red, green, blue

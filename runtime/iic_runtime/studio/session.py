@@ -188,7 +188,7 @@ class Session:
             raise
 
     def _open(self) -> None:
-        self.imagery = Imagery(self.teacher.info, self.teacher.reading, self.teacher.file.card.bands)
+        self.imagery = Imagery(self.teacher.info, self.teacher.reading, self.teacher.file.card)
         self._features = FeatureTiles(self.teacher)
         self.bundled: BundledLayer | None = None
         self.unmapped = ""  # why the bundled models do not suit the scene

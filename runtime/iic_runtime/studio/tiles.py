@@ -26,6 +26,8 @@ from iic_geotools.scene.info import SceneInfo, cause, open_raster
 from iic_geotools.scene.radiometry import Pair, robust_ranges
 from iic_geotools.scene.scene import SceneSource, value_sample
 from iic_geotools.tiling import Rect
+from iic_runtime.model.card import Card
+from iic_runtime.raster.model_input import read_bands
 
 TILE = 256
 """Side of a tile in pixels of the screen."""
@@ -102,9 +104,9 @@ class KeptValues(Generic[Value]):
 class Imagery:
     """Pictures of a scene, each band stretched by its 2nd and 98th percentile over the whole scene."""
 
-    def __init__(self, info: SceneInfo, reading: SceneSource, bands: Sequence[str]) -> None:
+    def __init__(self, info: SceneInfo, reading: SceneSource, card: Card) -> None:
         self._info = info
-        self.composites = _composites(info, dict(zip(bands, reading.bidx, strict=True)))
+        self.composites = _composites(info, read_bands(card, reading))
         shown = tuple(sorted({band for bidx in self.composites.values() for band in bidx}))
         source = replace(
             reading, bidx=shown, dtype=info.dtype_of(shown), fill=(0.0,) * len(shown), rescale=None, grid=None

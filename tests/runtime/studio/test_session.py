@@ -406,3 +406,12 @@ def test_clusters_are_a_start(scene: Path) -> None:
         assert labels[200, 50] != labels[200, 250]
         with pytest.raises(UsageError, match="no cluster 2"):
             session.name_cluster(2, "water")
+
+
+def test_a_picture_of_a_scene_without_infrared_for_a_model_that_can_do_without(tmp_path: Path) -> None:
+    scene = write_raster(tmp_path / "scene.tif", two_halves()[:3])
+    with Session(scene) as session:
+        assert session.bundled is not None
+        assert session.imagery.composites == {"colour": (1, 2, 3)}
+        teach(session)
+        assert session.fit().classes == ("bright", "dark")
