@@ -1,5 +1,6 @@
 """The page in a browser, from the first look at a scene to a map, as people use it."""
 
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -233,6 +234,18 @@ def test_questions_are_asked_without_showing_the_map(browser: Browser, studio: S
     for answered in range(1, 10):
         press(browser, "1", "1")
         browser.wait(f"document.getElementById('answered').textContent.startsWith('{answered} of 10')")
+    press(browser, "u", "u")
+    browser.wait("document.getElementById('asked').textContent.startsWith('Place 9 ')")
+    press(browser, "2", "2")
+    browser.wait("document.getElementById('asked').textContent.startsWith('Place 10 ')")
+    for _ in range(100):
+        if len({sample["name"] for sample in studio.state()["samples"][:9]}) == 2:
+            break
+        time.sleep(0.05)
+    assert [sample["name"] for sample in studio.state()["samples"][:9]] == [*["gravel"] * 8, "trees"]
+    press(browser, "u", "u")
+    browser.evaluate("document.getElementById('answers').children[2].click()")  # cannot tell
+    browser.wait("document.getElementById('answered').textContent.startsWith('8 of 10')")
     browser.evaluate("document.getElementById('answers').children[2].click()")  # cannot tell
     browser.wait("document.getElementById('question').hidden")
     browser.evaluate("document.getElementById('result').click()")
@@ -301,3 +314,28 @@ def test_a_page_that_is_left_sends_the_clicks_that_wait(browser: Browser, studio
     sent = browser.evaluate("sent")
     assert [kept for _, kept in sent] == [False, True, True]
     assert all(address.endswith("/add") for address, _ in sent[1:])
+
+
+def test_scenes_do_not_mix(browser: Browser, tmp_path: Path) -> None:
+    scenes = [shutil.copy(EXAMPLE, tmp_path / name) for name in ("first.tif", "second.tif")]
+    with run_studio(*scenes) as running:
+        browser.complaints.clear()
+        browser.open(running.address, *SIZE)
+        for name, place in (("trees", [60, 60]), ("gravel", [330, 120])):
+            running.act("add", name=name, places=[place])
+        browser.wait("document.querySelectorAll('#classes li').length === 2")
+        browser.mouse("mousePressed", 400, 300, clickCount=1)
+        browser.mouse("mouseReleased", 400, 300, clickCount=1)
+        browser.evaluate(
+            "(document.getElementById('scenes').value = 1, document.getElementById('scenes').onchange())"
+        )
+        browser.wait("document.getElementById('title').textContent.startsWith('second.tif')")
+        running.act("add_class", name="water")  # the page of the first scene would show it
+        assert browser.evaluate("document.querySelectorAll('#classes li').length") == 0
+        assert len(running.state()["clicks"]) == 3
+        browser.evaluate(
+            "(document.getElementById('scenes').value = 0, document.getElementById('scenes').onchange())"
+        )
+        browser.wait("document.querySelectorAll('#classes li').length === 3")
+        assert browser.complaints == []
+        browser.call("Page.navigate", url="about:blank")

@@ -9,6 +9,7 @@ const REST = 800;  // ms without a click before places are suggested again
 const FEW = 5;  // clicks per class below which their accuracy says little
 const USUAL = ["water", "trees", "grass", "fields", "scrub", "buildings", "roads", "bare", "sand", "rock", "snow", "shadow"];
 const STAGES = { look: "Looking at the scene", fit: "Fitting", segment: "Mapping", regrid: "Mapping", clean: "Cleaning", write: "Writing" };
+const SILENT = "The studio does not answer; start it again, no click is lost.";
 const NOVEL = [{ name: "unlike what the model has seen", colour: "#ff00c8" }];
 const LAYERS = { taught: "Your map", bundled: "Bundled model", clusters: "Clusters", finished: "Finished map", none: "No map" };
 
@@ -25,6 +26,7 @@ let shown = null;  // the map that the user has chosen; null until then
 let composite = null;
 let asking = null;  // the sample that is asked about
 const skipped = new Set();
+const answered = [];  // numbers of the samples that this page has answered, to go back to
 let clicked = null;  // when the last click was made, and the fit before it, to measure how long the view takes
 
 // ---------------------------------------------------------------- talking to the session
@@ -37,13 +39,13 @@ function post({ address, body }, keepalive = false) {
 
 async function send(waiting) {
   const answer = await post(waiting);
-  const content = await answer.json().catch(() => ({ error: "The studio does not answer; start it again, no click is lost." }));
+  const content = await answer.json().catch(() => ({ error: SILENT }));
   if (!answer.ok) throw new Error(content.error);
   return content;
 }
 
 async function act(action, values) {
-  const waiting = request(action, values);
+  const waiting = request(action, values), asked = base;
   unsent.push(waiting);
   const turn = turns.then(() => {
     unsent.splice(unsent.indexOf(waiting), 1);
@@ -51,10 +53,12 @@ async function act(action, values) {
   });
   turns = turn.catch(() => {});
   try {
-    take(await turn);
+    const next = await turn;
+    if (asked !== base) return false;  // another scene is shown by now
+    take(next);
     return true;
   } catch (error) {
-    say(error instanceof TypeError ? "The studio does not answer; start it again, no click is lost." : error.message);
+    say(error instanceof TypeError ? SILENT : error.message);
     return false;
   }
 }
@@ -104,7 +108,7 @@ function activeLayer() {
   if (asking) return "none";
   const usable = { taught: state.taught.length > 0, bundled: Boolean(maps.bundled), clusters: state.clusters.length > 0, finished: Boolean(state.finished), none: true };
   if (shown && usable[shown]) return shown;
-  return usable.taught ? "taught" : usable.bundled ? "bundled" : "none";
+  return usable.taught ? "taught" : usable.finished ? "finished" : usable.bundled ? "bundled" : "none";
 }
 
 function showLayers() {
@@ -153,7 +157,7 @@ function showClasses() {
     const count = element("span", { className: isKnown && right / judged < 0.8 ? "count poor" : "count" });
     count.textContent = `${entry.clicks}${isKnown ? ` · ${Math.round(100 * right / judged)} %` : ""}`;
     count.title = judged ? `${entry.clicks} clicks; ${right} of ${judged} are recognised from the others` : `${entry.clicks} clicks`;
-    label.append(radio, element("span", { className: "name", textContent: entry.name, title: "Double-click to rename" }), count);
+    label.append(radio, element("span", { className: "name", textContent: entry.name, title: "Double-click or F2 to rename" }), count);
     label.ondblclick = () => rename(entry.name);
     if (index < 9) label.append(element("kbd", { textContent: String(index + 1), ariaHidden: "true" }));
     const remove = element("button", { type: "button", textContent: "✕", ariaLabel: `Remove ${entry.name} and its clicks` });
@@ -192,7 +196,7 @@ function showClusters() {
     const form = element("form");
     const swatch = element("i");
     swatch.style.background = colour;
-    const name = element("input", { placeholder: `${Math.round(100 * share)} % of the scene`, ariaLabel: `Name of cluster ${number + 1}`, maxLength: 200 });
+    const name = element("input", { placeholder: `${Math.round(100 * share)} %`, ariaLabel: `Name of cluster ${number + 1}`, maxLength: 200 });
     name.setAttribute("list", "names");
     const show = element("button", { type: "button", textContent: "Show", ariaLabel: `Show cluster ${number + 1}`, disabled: !places.length });
     let next = 0;
@@ -233,7 +237,7 @@ function showFinished() {
     m2 === null ? `${pixels} px` : `${format(m2 / divisor)} ${unit}`,
     `${(100 * share).toFixed(1)} %`,
   ]));
-  const stale = finished.current ? "" : "There are newer clicks: map again to use them. ";
+  const stale = finished.current || state.job ? "" : "There are newer clicks: map again to use them. ";
   $("files").textContent = `${stale}In ${scene.folder}: ${finished.files.join(", ")}.`;
 }
 
@@ -424,7 +428,9 @@ async function suggest(event) {
     return;
   }
   try {
-    ({ places: suggestions } = await send(request("suggest", { tiles: layer.visible(viewer) })));
+    const asked = base, { places } = await send(request("suggest", { tiles: layer.visible(viewer) }));
+    if (asked !== base) return;
+    suggestions = places;
     if (event) say(suggestions.length ? `${suggestions.length} places where a click would help; N goes to the next.` : "Nothing to suggest in this view.");
   } catch (error) {
     say(error.message);
@@ -459,8 +465,8 @@ function showBare(isBare) {
 
 // ---------------------------------------------------------------- assessment
 
-function ask() {
-  asking = state.samples.find(({ number, name }) => !name && !skipped.has(number)) ?? null;
+function ask(again = null) {
+  asking = again ?? state.samples.find(({ number, name }) => !name && !skipped.has(number)) ?? null;
   $("question").hidden = !asking;
   showLayers();
   if (!asking) {
@@ -470,7 +476,7 @@ function ask() {
   }
   $("asked").textContent = `Place ${asking.number} of ${state.samples.length}: what is in the small square?`;
   const answers = state.finished.classes.map(({ name, colour }, index) => answerButton(name, name, colour, index + 1));
-  $("answers").replaceChildren(...answers, answerButton("Unknown", null), stopButton());
+  $("answers").replaceChildren(...answers, answerButton("Unknown", null), ...(answered.length ? [plainButton("Back", goBack)] : []), plainButton("Stop asking", stopAsking));
   viewer.goTo(asking.place, 4);
 }
 
@@ -486,11 +492,7 @@ function answerButton(text, name, colour, number) {
   return button;
 }
 
-function stopButton() {
-  const button = element("button", { type: "button", textContent: "Stop asking" });
-  button.onclick = stopAsking;
-  return button;
-}
+function plainButton(textContent, onclick) { return element("button", { type: "button", textContent, onclick }); }
 
 function stopAsking() {
   asking = null;
@@ -502,14 +504,22 @@ function stopAsking() {
 async function answer(name) {
   const { number } = asking;
   skipped.add(number);
+  answered.push(number);
   ask();  // the next one, while the answer is written
-  if (name !== null && !await act("answer", { number, name })) skipped.delete(number);
+  if (!await act("answer", { number, name })) skipped.delete(number);
+}
+
+function goBack() {
+  const number = answered.pop();
+  skipped.delete(number);
+  ask(state.samples.find((sample) => sample.number === number));
 }
 
 async function startAsking() {
   const isOpen = state.samples.some(({ name, number }) => !name && !skipped.has(number));
   if (!isOpen) {
     skipped.clear();
+    answered.length = 0;
     if (!await act("draw", { count: Number($("count").value) })) return;
   }
   ask();
@@ -532,12 +542,13 @@ function key(event) {
     return;
   }
   const actions = {
-    u: () => act("undo"), n: nextSuggestion, d: () => $("draw").click(), s: () => $("suggest").click(),
+    u: () => (asking ? answered.length && goBack() : act("undo")), n: nextSuggestion, d: () => $("draw").click(), s: () => $("suggest").click(),
     Delete: () => $("delete").click(), Backspace: () => $("delete").click(),
     h: () => !event.repeat && showBare(!document.body.classList.contains("bare")),
+    F2: () => chosen && rename(chosen),
     Escape: () => (asking ? stopAsking() : (selected = null, showTeaching(), viewer.redraw())),
   };
-  actions[event.key]?.();
+  (actions[event.key] ?? actions[event.key.toLowerCase()])?.();
 }
 
 function connectControls() {
@@ -598,10 +609,18 @@ function radios(container, names, label, onchoice) {
 // ---------------------------------------------------------------- start
 
 async function open(index) {
+  const first = await (await fetch(`api/${index}/state`)).json();
+  if (index !== Number($("scenes").value)) return;  // yet another one was chosen
   scene = scenes[index];
   base = `api/${index}`;
   state = null;
-  chosen = selected = asking = shown = null;
+  chosen = selected = asking = shown = clicked = null;
+  suggestions = [];
+  unconfirmed = [];
+  skipped.clear();
+  answered.length = 0;
+  $("question").hidden = true;
+  say("");
   document.title = `${scene.title} – iic-studio`;
   $("title").textContent = `${scene.title}, ${scene.width} × ${scene.height} px`;
   loader = new Loader(() => { document.body.dataset.idle = loader.isIdle; });
@@ -632,10 +651,10 @@ async function open(index) {
   viewer.layers = [...Object.values(pictures), ...Object.values(maps), novelty];
   for (const layer of viewer.layers) {
     layer.onload = () => viewer.redraw();
-    layer.onerror = (error) => say(error instanceof TypeError ? "The studio does not answer; start it again, no click is lost." : error.message);
+    layer.onerror = (error) => say(error instanceof TypeError ? SILENT : error.message);
   }
   Object.assign(viewer, { onclick: teach, onstroke: (places) => put(places, true), onhover: hover, onmarks: marks, onmove: afterDraw });
-  take(await (await fetch(`${base}/state`)).json());
+  take(first);
   viewer.showAll();
   listen();
 }
@@ -644,7 +663,7 @@ async function start() {
   scenes = await (await fetch("api/scenes")).json();
   $("scenes").hidden = scenes.length < 2;
   $("scenes").replaceChildren(...scenes.map(({ title }, value) => element("option", { value, textContent: title })));
-  $("scenes").onchange = () => open(Number($("scenes").value));
+  $("scenes").onchange = () => open(Number($("scenes").value)).catch(() => say(SILENT));
   connectControls();
   await open(0);
   document.body.classList.add("ready");
