@@ -121,6 +121,9 @@ def _locked_folder(parent: Path, prefix: str) -> tuple[Path, int | None]:
             continue  # before it was locked, another process took it for remains and removes it
         except OSError:
             return folder, None
+        except KeyboardInterrupt:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
         if folder.is_dir():
             return folder, lock
         os.close(lock)

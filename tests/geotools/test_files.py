@@ -198,3 +198,15 @@ def test_files_are_locked_and_written_on_windows_too(tmp_path: Path) -> None:
         assert path.read_bytes() == b"whole"
         assert sorted(tmp_path.iterdir()) == sorted([path, lock, in_use])
     assert sorted(tmp_path.iterdir()) == sorted([path, lock])
+
+
+def test_an_interrupt_while_a_folder_is_made_leaves_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(folder: Path) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(files, "_lock_folder", interrupted)
+    with pytest.raises(KeyboardInterrupt), scratch_folder(tmp_path / "map.tif"):
+        pass
+    assert list(tmp_path.iterdir()) == []
