@@ -312,11 +312,15 @@ def check_absent(*outputs: Path) -> None:
 def check_folder(file: Path) -> None:
     """Refuse a file whose folder is not there or cannot be written to."""
     folder = file.parent
-    if not folder.is_dir():
-        raise OutputError(f"There is no folder {folder}; make it first.")
-    if file.is_dir():
-        raise OutputError(f"{file} is a folder; give the name of a file.")
-    if not os.access(folder, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
+    try:
+        if not folder.is_dir():
+            raise OutputError(f"There is no folder {folder}; make it first.")
+        if file.is_dir():
+            raise OutputError(f"{file} is a folder; give the name of a file.")
+        is_open = os.access(folder, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids)
+    except PermissionError:  # a folder that may not be entered
+        is_open = False
+    if not is_open:
         raise OutputError(
             f"The folder {folder} cannot be written to; choose another or change its permissions."
         )

@@ -67,7 +67,8 @@ def segment_raster(
     """
     # Dask logs each connection that it makes; it reads this variable when it is imported.
     os.environ.setdefault("DASK_LOGGING__DISTRIBUTED", "warning")
-    if len(scenes) > 1 or out.is_dir() or not out.suffix:
+    # Unlike Path.is_dir, this answers in a folder that may not be entered, which is refused later in one sentence.
+    if len(scenes) > 1 or os.path.isdir(out) or not out.suffix:  # noqa: PTH112
         _segment_many(scenes, out, model, mosaic, settings, display)
     elif mosaic is not None:
         raise UsageError("`mosaic` is for several scenes; give a folder as the last argument.")

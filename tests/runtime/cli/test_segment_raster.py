@@ -2,6 +2,7 @@
 
 import errno
 import os
+import stat
 import subprocess
 import sys
 from collections.abc import Callable
@@ -326,26 +327,29 @@ def test_missing_folder(fails: Callable[..., str], tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user, which only root may")
-def test_unwritable_folder(scene: Path, model: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("mode", "out"), [(0o555, "map.tif"), (0o700, "map.tif"), (0o700, "folder/map.tif")])
+def test_unwritable_folder(scene: Path, model: Path, tmp_path: Path, mode: int, out: str) -> None:
     closed = tmp_path / "closed"
-    closed.mkdir(mode=0o555)
+    (closed / out).parent.mkdir(parents=True)
+    closed.chmod(mode)
+    before = sorted(closed.rglob("*"))
     arguments = [str(x) for x in (scene, tmp_path / "first.tif", "--model", model, "--device", "cpu")]
     assert CliRunner().invoke(app, arguments).exit_code == 0  # and everything is imported
-    opened = [folder for folder in tmp_path.parents if "pytest" in folder.name]
+    opened = [folder for folder in tmp_path.parents if not folder.stat().st_mode & stat.S_IXOTH]
     modes = [folder.stat().st_mode for folder in opened]
     for folder in [tmp_path, *opened]:
         folder.chmod(0o755)
     os.seteuid(65534)  # root may write everywhere
     try:
-        arguments[1] = str(closed / "map.tif")
+        arguments[1] = str(closed / out)
         result = CliRunner().invoke(app, arguments)
     finally:
         os.seteuid(0)
-        for folder, mode in zip(opened, modes, strict=True):
-            folder.chmod(mode)
+        for folder, before_test in zip(opened, modes, strict=True):
+            folder.chmod(before_test)
     assert result.exit_code == 1, result.output
     assert "cannot be written to" in result.stderr
-    assert not list(closed.iterdir())
+    assert sorted(closed.rglob("*")) == before
 
 
 @pytest.mark.parametrize("limit", [600, 3000, 30000])
