@@ -76,7 +76,7 @@ def train_trunk(
 
         batches = loader.batches(0, (config.seed, epoch, 0), steps)
         # A task may begin every epoch with new parameters, so their moments are new as well.
-        loop.train_beside(task.start_epoch(epoch))
+        loop.train_with(task.start_epoch(epoch))
         network.train()
         return loop.train(batches, objective, steps, f"epoch {epoch}")
 

@@ -116,7 +116,7 @@ class Loop:
         """Return the mean loss over the steps of the last pass."""
         return float(self._sum) / max(1, self._count)
 
-    def train_beside(self, parameters: Iterable[Tensor]) -> None:
+    def train_with(self, parameters: Iterable[Tensor]) -> None:
         """Train these parameters, with moments of their own, next to the first group and instead of those before."""
         for group in self.optimiser.param_groups[1:]:
             for parameter in group["params"]:

@@ -25,9 +25,8 @@ Counts = npt.NDArray[np.int64]
 """The number of pixels of each of the 256 values."""
 # Side of the windows that a map without tiles is read in.
 _WINDOW = 1024
-STATS_SUFFIXES = (".json", ".csv")
 ZONE_SUFFIXES = (".csv", ".gpkg")
-"""Suffixes of files with the areas of a map, and with those in each polygon of a file."""
+"""Suffixes of files with the areas in each polygon of a file."""
 
 
 @dataclass(frozen=True)
